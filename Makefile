@@ -102,7 +102,7 @@ lowest prerelease: $(VENV)/.uv  ## tests with the lowest versions that are allow
 LIVE := tests/backends/dask/test_tls.py tests/backends/dask/test_own_objects.py
 BROWSER := tests/widgets/test_browser_chart.py
 
-lock: $(VENV)/.uv  ## write constraints.txt anew: the newest version of everything, for any platform
+lock: $(VENV)/.uv  ## rewrite constraints.txt: the newest version of everything, for any platform
 	@$(BIN)/uv pip compile -q --universal --upgrade --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-find-links --extra dev --extra docs -o constraints.txt pyproject.toml
 
@@ -125,11 +125,11 @@ nightly: test notebooks lowest prerelease  ## and the tests that are long and ra
 	@$(BIN)/python -m tests.chaos --minutes 20
 	@$(BIN)/python -m tests.chaos --minutes 10 --one
 
-pictures: $(VENV)/.dev  ## take the README's picture anew, with the browser tests
+pictures: $(VENV)/.dev  ## take the README's picture again, with the browser tests
 	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py
 	@cp build/screenshots/lab.webp notebooks/pictures/
 
-# two cores at most: notebooks run one after another; `make pictures notebooks-fresh` makes all stored output anew
+# two cores at most: notebooks run one after another; `make pictures notebooks-fresh` recreates all stored output
 notebooks-fresh: $(VENV)/.dev  ## run the notebooks at full size, and store their outputs (an hour)
 	@$(BIN)/python -m tests.fresh_notebooks
 

@@ -1,5 +1,7 @@
 """See, measure and learn how data-parallel training behaves under different synchronisation strategies.
 
+`notebooks/site/glossary.md` defines the terms that all docstrings use.
+
 >>> import psbench as ps
 >>> ssp = ps.strategies.ssp(staleness_bound=3)
 >>> run = ps.run(ps.Experiment(strategy=ssp, data="digits", stop={"epochs": 1}))

@@ -122,8 +122,10 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, run: Any, where: str = "") -> None:
         self.run = run
-        go_on = f"; it is saved, to go on: psbench.resume({where!r})" if where else ""
-        super().__init__(f"Ctrl-C stopped a run of {run.experiment.title}, which `.run` of this holds{go_on}")
+        go_on = f"; it is saved; to continue: psbench.resume({where!r})" if where else ""
+        super().__init__(
+            f"Ctrl-C stopped a run of {run.experiment.title}, which is the `.run` of this exception{go_on}"
+        )
 
 
 class NotSaved(PsbenchError):
@@ -131,7 +133,7 @@ class NotSaved(PsbenchError):
 
     def __init__(self, run: Any, why: str) -> None:
         self.run, self.why = run, why
-        super().__init__(f"{why}; the run has ended, and `.run` of this error holds it: save it elsewhere")
+        super().__init__(f"{why}; the run has ended and is the `.run` of this error: save it elsewhere")
 
 
 class ProtocolError(PsbenchError):

@@ -121,9 +121,10 @@ class Experiment(Specification):
         Where gradients are computed; "auto" is a GPU where there is one. Only on "cpu" do equal runs give
         equal bits for certain.
 
-    precision : "bf16" or None
-        With "bf16" forward and backward compute in bfloat16 where torch's autocast does. Parameters,
-        gradients, what is sent and what servers hold stay 32-bit floats.
+    precision : "bf16", "fp16" or None
+        With "bf16" or "fp16" forward and backward compute in 16 bits where torch's autocast does.
+        Parameters, gradients, what is sent and what servers hold stay 32-bit floats. Under "fp16" the loss is
+        scaled, so that small gradients do not become 0; see `psbench.training.loss_scaling`.
 
     Raises
     ------
@@ -145,26 +146,28 @@ class Experiment(Specification):
     optimizer: Optimizer = Field(default_factory=lambda: _usual_optimizer())
     # the log counts samples in 31 bits
     inner_optimizer: Optimizer | None = Field(
-        None, description="of workers that step by themselves; `optimizer` unless given"
+        None, description="optimizer of workers with local steps; none: `optimizer`"
     )
     batch_size: int = parameter(
         128, "samples per update over all workers", unit="samples", gt=0, le=2**31 - 1
     )
     stop: Stop = Field(default_factory=lambda: Stop(epochs=_EPOCHS))
     seed: int = parameter(0, "root of every random stream", ge=0)
-    backend: str = parameter("simulated", "where the run takes place", choices=backend_names())
+    backend: str = parameter("simulated", "backend that executes the run", choices=backend_names())
     scheduler: str | None = parameter(None, "address of a running Dask scheduler, as tcp://host:8786")
     evaluate_every: float = parameter(1.0, "epochs between evaluations", unit="epochs", ge=1e-4)
     checkpoint_every: float | None = parameter(None, "epochs between checkpoints", unit="epochs", ge=1e-4)
     connection: ConnectionSettings = Field(default_factory=ConnectionSettings)
     recovery: Recovery = Field(default_factory=Recovery)
-    timing_only: bool = parameter(False, "time the run without computing gradients")
+    timing_only: bool = parameter(False, "simulate the timing only, without gradients")
     loss: Loss | None = Field(None, description="the minimised loss; by default the task's usual one")
     metrics: dict[str, Metric] = Field(
         default_factory=dict, description="metrics of the validation set besides loss and accuracy"
     )
     device: Literal["auto", "cpu", "cuda"] = parameter("cpu", "where gradients are computed")
-    precision: Literal["bf16"] | None = parameter(None, "precision of the forward pass, if not float32")
+    precision: Literal["bf16", "fp16"] | None = parameter(
+        None, "precision of the forward pass, if not float32"
+    )
     threads: int = parameter(1, "torch threads of each worker", ge=1, le=256)
     processes: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = parameter(
         "auto", "processes that compute the steps of a simulated run"
@@ -245,8 +248,8 @@ class Experiment(Specification):
         for composition in self.strategy.compositions:
             if self.sharding.ordered and composition.selection.chooses:
                 raise ParameterError(
-                    f"sharding {self.sharding.name!r} keeps the samples of a worker in their order, and "
-                    f"selection {composition.selection.name!r} takes them in its own; use another sharding, "
+                    f"sharding {self.sharding.name!r} keeps a worker's samples in order, but selection "
+                    f"{composition.selection.name!r} changes the order; use another sharding, "
                     "or selection 'reshuffle'"
                 )
             placement = composition.placement
@@ -351,7 +354,7 @@ class Experiment(Specification):
         if self.stop.target is not None:
             raise ParameterError("timing_only: nothing is evaluated, but stop.target needs values")
         if self.stop.tolerance is not None:
-            raise ParameterError("timing_only: no model moves, but stop.tolerance asks by how much")
+            raise ParameterError("timing_only: there is no model, but stop.tolerance measures its change")
         for composition in self.strategy.compositions:
             if part := composition.needs_gradients:
                 raise ParameterError(

@@ -46,7 +46,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self._depth == _DEEPEST:
-            problem = f"more than {_DEEPEST} lists or mappings are inside one another"
+            problem = f"lists or mappings are nested more than {_DEEPEST} deep"
             raise yaml.composer.ComposerError(None, None, problem, self.get_mark())
         is_alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
@@ -71,7 +71,7 @@ class _Loader(yaml.SafeLoader):
             inner = [each for pair in node.value for each in pair]
         count = 1 + sum(self._values[each] for each in inner)
         if count > _MOST_VALUES:
-            raise _error(f"aliases make more than {_MOST_VALUES} values of it", node)
+            raise _error(f"aliases expand to more than {_MOST_VALUES} values", node)
         return count
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -87,12 +87,12 @@ class _Loader(yaml.SafeLoader):
 
     def whole_number(self, node: yaml.ScalarNode) -> int:
         if not _WHOLE.fullmatch(node.value):
-            raise _error(f"{node.value!r} is no whole number", node)
+            raise _error(f"{node.value!r} is not a whole number", node)
         return int(node.value, 16 if "x" in node.value else 10)
 
     def number(self, node: yaml.ScalarNode) -> float:
         if not _NUMBER.fullmatch(node.value):
-            raise _error(f"{node.value!r} is no number", node)
+            raise _error(f"{node.value!r} is not a number", node)
         return float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 

@@ -193,13 +193,15 @@ ALIASES = "\n".join(
 
 #: what would take more memory, disk, stack or digits than there are; a gigabyte is said to be available
 SIZES = [
-    bad_file("20,000 open brackets", "strategy: " + "[" * 20_000, "line 1", "more than 50 lists"),
-    bad_file("20,000 brackets", "strategy: " + "[" * 20_000 + "]" * 20_000, "more than 50 lists"),
+    bad_file("20,000 open brackets", "strategy: " + "[" * 20_000, "line 1", "nested more than 50 deep"),
+    bad_file("20,000 brackets", "strategy: " + "[" * 20_000 + "]" * 20_000, "nested more than 50 deep"),
     bad_file("aliases that multiply", ALIASES, "line 7", "more than 1000000 values"),
     bad_file("an alias of itself", "strategy: &a [*a]", "an alias refers to a value that contains it"),
     bad_file("more than a specification has", "#" * 10_000_001, "spec.yaml", "larger than 10 MB"),
     bad_file("a zero byte", 'data: {name: csv, path: "a\\0b"}', "line 1", "zero byte"),
-    bad("a setting of brackets", "strategy=" + "[" * 20_000, "--set strategy=[[[", "more than 50 lists"),
+    bad(
+        "a setting of brackets", "strategy=" + "[" * 20_000, "--set strategy=[[[", "nested more than 50 deep"
+    ),
     bad("a path of 20,000 names", "a." * 20_000 + "a=1", "the path has 20001 names"),
     bad("a number of 400 digits", "cluster.latency_s=1" + "0" * 400, "more than 300 digits"),
     bad("neurons", "model.hidden=[1000000000]", "model 'mlp'", "300 GB", "at most 4.29 GB"),

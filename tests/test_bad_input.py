@@ -153,7 +153,7 @@ def test_disk_that_fills_up_while_a_run_is_saved_leaves_no_half_run(tmp_path, ca
     assert main(argv) == 130
     said = capsys.readouterr().err
     assert "No space left on device" in said
-    assert "the run is kept in memory until there is room" in said
+    assert "the run stays in memory until there is room" in said
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

@@ -125,7 +125,7 @@ def test_a_folder_that_is_gone_in_mid_run_is_tried_again(undisturbed, tmp_path):
 
     disturb.calls = 0
     done = run(spec(stop={"epochs": 3.0}), folder=tmp_path / "run", observer=disturb)
-    assert any("cannot be made" in incident for incident in done.meta["incidents"])
+    assert any("cannot be created" in incident for incident in done.meta["incidents"])
     assert Run.load(tmp_path / "run").meta["incidents"] == done.meta["incidents"]
     assert resume(tmp_path / "run", folder=tmp_path / "again").log.digest() == done.log.digest()
 
@@ -204,22 +204,22 @@ def other(name, change):
 REFUSED = [
     (lambda c: c.state.pop("spec"), "holds only a model, without the state"),
     (lambda c: c.state.pop("log"), "holds only a model, without the state"),
-    (lambda c: c.state.pop("engine"), "written while numbers were being measured"),
-    (lambda c: c.state.update(engine=None), "written while numbers were being measured"),
+    (lambda c: c.state.pop("engine"), "written during a measurement"),
+    (lambda c: c.state.update(engine=None), "written during a measurement"),
     (lambda c: c.state.update(next_push=-1), r"is not the state of a run: next_push: .*, got -1$"),
-    (one_worker_more, "workers are numbered"),
-    (a_worker_twice, "workers are numbered"),
-    (lambda c: view_of(c)["workers"].pop(0), "clock_counts are not those"),
+    (one_worker_more, "worker numbers are"),
+    (a_worker_twice, "worker numbers are"),
+    (lambda c: view_of(c)["workers"].pop(0), "clock_counts do not match"),
     (lambda c: view_of(c).update(num_workers=9), "engine.view.num_workers is 9"),
     (lambda c: c.state["engine"].update(parts={}), "its state cannot be restored"),
     (lambda c: c.tensors.pop("buffers"), "has no tensor 'buffers'"),
     (other("parameters", lambda x: x[1:]), "tensor 'parameters' has shape"),
-    (other("parameters", lambda x: x.double()), "numbers of type torch.float64"),
+    (other("parameters", lambda x: x.double()), "has dtype torch.float64"),
     (other("parameters", lambda x: x * float("nan")), "has NaN or infinity"),
     (an_unknown_row("worker", 3), "row 3 of its log has a worker beyond 2"),
     (an_unknown_row("kind", 99), "row 3 of its log has an unknown kind"),
     (an_unknown_row("time_s", -1.0), "row 3 of its log has a time that is negative"),
-    (an_unknown_row("text", 99), "row 3 of its log has a text that is not there"),
+    (an_unknown_row("text", 99), "row 3 of its log has a reference to a missing text"),
 ]
 
 
@@ -263,11 +263,11 @@ def test_a_push_beyond_the_next_and_checkpoints_of_two_runs_are_refused(written,
     pushes = [dict.fromkeys(PUSH, 1) | {"id": number, "worker": worker} for number in (7, 3)]
     view_of(checkpoint)["pending"] = pushes
     checkpoint.state["next_push"] = 7
-    with pytest.raises(DataError, match="push 7 is pending, and the next is to be 7"):
+    with pytest.raises(DataError, match="push 7 is pending, but the next push is numbered 7"):
         check(path, checkpoint, experiment)
     for name in ("a", "b"):
         Checkpoint({}, {"run_id": name}).save(tmp_path / f"{name}.npz")
-    with pytest.raises(DataError, match=r"b\.npz: is of another run than a\.npz"):
+    with pytest.raises(DataError, match=r"b\.npz: belongs to another run than a\.npz"):
         find(tmp_path)
 
 

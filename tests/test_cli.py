@@ -135,7 +135,7 @@ def test_a_signal_stops_and_keeps_what_there_is_with_a_checkpoint(number, name, 
     assert process.returncode == 128 + number
     summary = json.loads(out)
     assert (summary["status"], summary["reason"]) == ("stopped", "stopped by hand")
-    assert f"stopped by {name}; the completed part is kept; to go on: psbench resume {folder}" in err
+    assert f"stopped by {name}; the completed part is kept; to continue: psbench resume {folder}" in err
     assert Run.load(folder).log.digest() == summary["digest"]
     (checkpoint,) = (folder / "checkpoints").iterdir()
     assert checkpoint.name == f"stopped-version-{summary['updates']}.npz"
@@ -165,19 +165,19 @@ def test_run_with_resume_begins_goes_on_or_says_that_the_run_has_ended(tmp_path,
         return json.loads(out), err
 
     first, said = printed()
-    assert "the run begins" in said
+    assert "starting the run" in said
     again, said = printed()
     assert "has ended" in said
     assert again == first
     (folder / "run.json").unlink()  # killed before it was saved
     redone, said = printed()
-    assert "going on" in said
+    assert "continuing the run" in said
     assert redone["params_digest"] == first["params_digest"]
     longer, said = printed("--set", f"stop.epochs={first['epochs'] + 1}")
-    assert "going on" in said
+    assert "continuing the run" in said
     assert longer["updates"] > first["updates"]
     assert main([*command, "--set", "strategy=asp"]) == 2
-    assert "is of another experiment: strategy.name" in capsys.readouterr().err
+    assert "belongs to another experiment: strategy.name" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 2
 
 
@@ -187,7 +187,7 @@ def test_ctrl_c_before_the_run_begins_leaves_nothing(tmp_path, capsys, monkeypat
 
     monkeypatch.setattr("psbench.training.build.Workload.build", interrupt)
     assert main(["run", "--out", str(tmp_path / "out")]) == 130
-    assert capsys.readouterr().err == "error: interrupted; the run is not kept\n"
+    assert capsys.readouterr().err == "error: interrupted; the run is discarded\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -253,14 +253,16 @@ class TestTheLearningRateOfAComposition:
         path = tmp_path / "old.yaml"
         strategy = {"name": "custom", "consistency": "ssp", "lr_scaling": "none"}
         path.write_text(yaml.safe_dump({"strategy": strategy}))
-        with pytest.warns(DoubtfulComposition, match="ssp commits every push by itself, and each at the wh"):
+        with pytest.warns(DoubtfulComposition, match="ssp commits each push separately, at the full"):
             read = Experiment.from_yaml(path)
         assert read.spec()["strategy"]["lr_scaling"] == "none"
         with pytest.warns(DoubtfulComposition):
             assert Experiment.from_spec(read.spec()) == read
 
     def test_a_rate_that_is_divided_twice_is_doubtful(self):
-        with pytest.warns(DoubtfulComposition, match="dyn_sgd shares the learning rate out among pushes"):
+        with pytest.warns(
+            DoubtfulComposition, match="dyn_sgd already divides the learning rate among pushes"
+        ):
             Strategy(consistency="ssp", aggregation="dyn_sgd", lr_scaling="by_share")
 
     def test_a_part_that_does_not_declare_singly_is_found_by_its_run(self):
@@ -271,7 +273,7 @@ class TestTheLearningRateOfAComposition:
         take_out("toy_undeclared")
         for workers, expected in ((3, 1), (1, 0)):
             done = run(toy_experiment(Strategy(consistency=Undeclared()), cluster={"workers": workers}))
-            found = [text for text in done.summary()["warnings"] if "at the whole learning rate" in text]
+            found = [text for text in done.summary()["warnings"] if "at the full learning rate" in text]
             assert len(found) == expected
         for declared in ("asp", "bsp", "k_asp", "dyn_sgd", "hermes"):
             assert not [w for w in run(toy_experiment(declared)).summary()["warnings"] if "rate" in w]
@@ -280,4 +282,4 @@ class TestTheLearningRateOfAComposition:
         whole = Strategy(name="whole", consistency="asp", lr_scaling="none")
         switch = strategies.strategy_switch(second=whole, rule={"name": "after", "fraction": 0.5})
         (found,) = [w for w in run(toy_experiment(switch)).summary()["warnings"] if "rate" in w]
-        assert found.startswith("every update of whole is of one push, at the whole learning rate")
+        assert found.startswith("every update of whole has one push, at the full learning rate")

@@ -272,12 +272,12 @@ class DroppingApply(Mean):
 
 
 BROKEN = {
-    Undeclared: r"every version was made of one push.*`singly = True`",
+    Undeclared: r"every version has one push.*`singly = True`",
     Silent: r"neither released nor held .* Most likely on_push or on_join returns too little",
-    Stalling: r"no worker can ever go on; worker .*: barrier.*on_leave, does not release",
+    Stalling: r"no worker can ever continue; worker .*: barrier.*on_leave, does not release",
     Twice: r"answered more than once: hold \(wait\), release",
     OffByOne: r"starts a step \d+ steps ahead of the slowest, but staleness_bound is",
-    Forgetful: "not one commit. Most likely on_push never returns a Commit",
+    Forgetful: "pushes but no commit. Most likely on_push never returns a Commit",
     Together: "2 pushes in one commit, although broken_together declares `singly`",
     Leaky: r"a commit takes pushes of workers .*declares a barrier|stale under a barrier",
     Holding: "although broken_holding declares waits_for = 'none'",

@@ -248,7 +248,10 @@ OTHER_BATCHES = {"hermes"}
 #: those whose server has another model than the worker, on purpose
 OTHER_MODELS = {"easgd", "streaming_diloco", "decoupled_diloco", "halos"}
 #: those that are for two workers or more
-IN_PAIRS = {"d_psgd", "d_psgd_step_first", "ad_psgd", "sgp", "moshpit_sgd", "hierarchical_sgd"}
+IN_PAIRS = {
+    *("d_psgd", "d_psgd_step_first", "ad_psgd", "sgp", "moshpit_sgd", "hierarchical_sgd"),
+    *("partial_reduce", "prague"),
+}
 #: those that lose something on the wire on purpose; without the codec it is bsp (tests/strategies/codecs)
 LOSSY = {"double_squeeze", "sparse_loco", "ef21"}
 #: those that take no step of the experiment's optimizer

@@ -307,7 +307,7 @@ def test_workers_of_a_cluster_whose_number_is_fixed_are_refused(name):
         assert Experiment.from_spec({"strategy": "bsp"}, settings).num_workers == 4
         return
     count = len(make_cluster(name).machines())
-    with pytest.raises(ParameterError, match=f"'{name}': workers: its {count} workers are fixed.*'custom'"):
+    with pytest.raises(ParameterError, match=f"'{name}': workers: it always has {count} workers.*'custom'"):
         Experiment.from_spec({"strategy": "bsp"}, settings)
 
 

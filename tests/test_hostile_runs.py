@@ -241,13 +241,13 @@ def column(folder: Path, name: str, place: int, value: Any) -> None:
     ("name", "value", "words"),
     [
         ("id", 300_000_000, "has a push whose number is not from 0 to"),
-        ("id", 1, "has a push with the number of another"),
+        ("id", 1, "has a duplicate push number"),
         ("id", 33, "has the use of a push that has not arrived"),
         ("worker", 2**63, "must be less than or equal to 65535, got 9223372036854775808"),
         ("worker", 3, "has a worker beyond 2"),
         ("time_s", -1.0, "has a time that is negative"),
         ("samples", 10**40, "columns.samples"),
-        ("text", 999, "has a text that is not there"),
+        ("text", 999, "has a reference to a missing text"),
     ],
 )
 @pytest.mark.parametrize("command", ["report", "replay"])
@@ -392,7 +392,7 @@ def mixes_unsent(columns, texts):
 @pytest.mark.parametrize(
     ("strategy", "fault", "words"),
     [
-        ("bsp", joins_twice, "a worker that joins and is there already"),
+        ("bsp", joins_twice, "a join of a worker that is already present"),
         ("bsp", begins_later, "the use of a push that began with a later version"),
         ("d_psgd", mixes_unsent, "a mixing of a model that was not sent"),
     ],
@@ -429,5 +429,5 @@ def test_the_identity_of_another_run_is_shown_in_one_line(saved, tmp_path):
     folder = Path(shutil.copytree(saved["bsp"], tmp_path / "run"))
     model = Checkpoint.load(folder / "model.npz")
     Checkpoint(model.tensors, {"run_id": "a\nb"}).save(folder / "model.npz")
-    with pytest.raises(DataError, match=r"model.npz: is of another run \('a\\nb'\)"):
+    with pytest.raises(DataError, match=r"model.npz: belongs to another run \('a\\nb'\)"):
         Run.load(folder)

@@ -26,7 +26,7 @@ _ = (
 #: what a source says where nothing was published
 OURS = re.compile(
     r"\b(ours?|by hand|manual|your own|measured|(any|equal) machines|worked examples"
-    r"|data that is where it is)\b"
+    r"|data that is already on the workers)\b"
 )
 #: software whose behaviour is cited, by the name of its object
 SOFTWARE = re.compile(r"\b(torch(vision)?\.[\w.]+|sklearn\.[\w.]+|pydoc_data\.topics|Apache Parquet)")

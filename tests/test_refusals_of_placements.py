@@ -167,6 +167,40 @@ def test_pairs_that_wait_for_all():
         )
 
 
+GROUPS = {
+    "consistency": "arrival_groups",
+    "aggregation": "group_average",
+    "communication": "step_then_mix",
+    "placement": "peers",
+}
+
+
+def test_groups_that_nobody_forms():
+    """Every push would be a group of its own, and no worker would hear of another."""
+    found, _ = mixes(refused("groups_that_nobody_forms", **GROUPS | {"consistency": "asp"}))
+    assert {len(mix.rows) for mix in found} == {1}
+    assert {len(mix.rows) for mix in mixes(unchecked(**GROUPS))[0]} == {2}
+
+
+def test_groups_that_nobody_mixes():
+    """Two push at once, and a pair is of the one that pushes and another."""
+    with pytest.raises(ValueError, match="too many values"):
+        mixes(refused("groups_that_nobody_mixes", **GROUPS | {"aggregation": "pair_average"}))
+
+
+def test_groups_across_a_graph():
+    """Workers would exchange models along edges that the ring does not have."""
+    ring = refused("groups_across_a_graph", **GROUPS | {"placement": "gossip"})
+    found, cluster = mixes(ring, step_s=(1, 1.1, 1.2, 1.3, 1.4))
+    view = cluster.engine.view
+    assert any(
+        other not in ring.placement.receivers(worker, 0, view.num_workers)
+        for mix in found
+        for worker, row in mix.rows.items()
+        for other in row.keys() - {worker}
+    )
+
+
 def test_parts_of_a_mixture():
     """Ten entries in a hundred of a model are no model to mix with."""
     sparse = {"name": "step_then_mix", "codec": {"name": "top_k", "ratio": 0.1}}

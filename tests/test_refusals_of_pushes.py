@@ -106,7 +106,7 @@ def test_no_model_to_send():
 def test_no_model_to_apply_to():
     """A worker that is sent a model for every step has none between them."""
     nowhere = refused("no_model_to_apply_to", aggregation=GRADIENTS)
-    with pytest.raises(NotImplementedError, match="is sent models only"):
+    with pytest.raises(NotImplementedError, match="receives only models"):
         LocalModel(nowhere, SGD()).receive(torch.ones(3))
 
 

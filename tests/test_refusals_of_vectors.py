@@ -14,6 +14,7 @@ from psbench.backends.compression import Compression
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.server.sharded import ShardedStore
 from psbench.backends.partition import Partition, partitions_of
+from psbench.core.events import Push
 from psbench.core.part import make_part
 from psbench.errors import CodecError, ProtocolError, ServerLost
 from psbench.optimization.optimizer import SGD
@@ -143,7 +144,7 @@ def test_several_vectors_as_differences():
     codecs = Compression(composition, partitions_of([[(0, 15)]]), Streams(0), {})
     codecs.model(0, 1, 0, torch.zeros(15))
     with pytest.raises(ValueError, match="broadcast"):
-        codecs.push(0, 1, torch.zeros(30))
+        codecs.push(Push(0, 0, 1, 0, 1), torch.zeros(30))
 
 
 def test_several_vectors_in_part():

@@ -168,6 +168,7 @@ def test_targets_and_classes_go_together(y, classes, message):
         "labels_per_worker",
         "quantity",
         "distribution_aware",
+        "data_sensitive_hashing",
     ],
 )
 def test_every_sharding_takes_numbers(sharding):

@@ -406,10 +406,10 @@ def test_a_stop_rule_that_is_met_already_is_refused(tmp_path, capsys):
     low = {"stop.epochs": 1, "stop.updates": 2, "stop.seconds": 0.5 * last}
     for name, limit in (*low.items(), ("stop.epochs", 2.5)):  # after its checkpoint, before its record's end
         for backend in ("simulated", "dask"):
-            with pytest.raises(SpecError, match=f"^{name}: .* has come to"):
+            with pytest.raises(SpecError, match=f"^{name}: .* is not more than"):
                 resume(tmp_path / "run", {name: limit, "backend": backend})
         assert main(["resume", str(tmp_path / "run"), "--set", f"{name}={limit}"]) == 2
-        assert "makes a run longer" in capsys.readouterr().err.splitlines()[-1]
+        assert "give a larger value" in capsys.readouterr().err.splitlines()[-1]
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     assert resume(tmp_path / "run").log.digest() == whole.log.digest()  # its own rule is no new one
     elsewhere = resume(tmp_path / "run", {"stop.epochs": 2.5}, folder=tmp_path / "other")

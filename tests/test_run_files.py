@@ -135,13 +135,13 @@ def test_checkpoints_of_two_runs_in_one_folder_are_refused(folder, tmp_path):
     run(toy("ssp", stop={"epochs": 4}), folder=tmp_path / "longer")
     last = find(tmp_path / "longer")
     shutil.copy(last, folder / "checkpoints")
-    with pytest.raises(DataError, match=r"is of another run than .* beside it"):
+    with pytest.raises(DataError, match=r"belongs to another run than .* beside it"):
         resume(folder)
     own = Checkpoint.load(last)
     own.state["run_id"] = Run.load(folder).run_id
     own.state["log"]["after"] = min(path.name for path in (folder / "checkpoints").iterdir())
     own.save(folder / "checkpoints" / last.name)
-    with pytest.raises(DataError, match=r"belongs to a log of \d+ rows.* one of them is of another run"):
+    with pytest.raises(DataError, match=r"expects a log of \d+ rows.* one of them belongs to another run"):
         resume(folder)
 
 
@@ -149,7 +149,7 @@ def test_checkpoints_of_two_runs_in_one_folder_are_refused(folder, tmp_path):
 def test_files_of_two_runs_are_no_run(name, folder, tmp_path):
     other = run(toy("asp"), folder=tmp_path / "other")
     shutil.copy(tmp_path / "other" / name, folder)
-    with pytest.raises(DataError, match=rf"{name}: is of another run \('{other.run_id}'\)"):
+    with pytest.raises(DataError, match=rf"{name}: belongs to another run \('{other.run_id}'\)"):
         Run.load(folder)
 
 
@@ -206,7 +206,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path):
 
 def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SpecError, match="is no regular file"), atomic_write(tmp_path / "pipe"):
+    with pytest.raises(SpecError, match="is not a regular file"), atomic_write(tmp_path / "pipe"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
@@ -256,7 +256,7 @@ def with_nan(tensor: torch.Tensor) -> torch.Tensor:
 
 
 DAMAGED = {
-    "a chain that names itself": (set_state("log.after", "last.npz"), "goes in a circle"),
+    "a chain that names itself": (set_state("log.after", "last.npz"), "form a circle"),
     "a chain that leaves the folder": (set_state("log.after", "../x.npz"), "log.after"),
     "version -5": (set_state("engine.view.version", -5), "engine.view.version: .*got -5"),
     "a version that is a text": (
@@ -267,7 +267,7 @@ DAMAGED = {
     "an empty engine": (set_state("engine", {}), "engine.view: is required"),
     "an engine that is a list": (set_state("engine", []), "engine: .*mapping"),
     "no workers' states": (set_state("workers", None), "workers"),
-    "a worker beyond the cluster": (set_state("engine.view.workers.0.id", 7), "workers are numbered"),
+    "a worker beyond the cluster": (set_state("engine.view.workers.0.id", 7), "worker numbers are"),
     "a worker from the future": (set_state("engine.view.workers.0.base_version", 10**6), "newer version"),
     "an unknown status": (set_state("engine.view.workers.0.status", 9), "status: .*got 9"),
     "another cluster": (set_state("engine.view.num_workers", 30), "num_workers is 30"),
@@ -288,7 +288,7 @@ DAMAGED = {
     "a position of one number": (set_state("workers.0.position", [1]), "workers.0.position"),
     "a loop of nothing": (set_state("workers.0.loop", {}), "workers.0.loop.ticket: is required"),
     "a specification that is none": (set_state("spec", {"strategy": "sssp"}), "did you mean 'ssp'"),
-    "fewer rows than it says": (set_state("log.rows", 3), "belongs to a log of 3 rows"),
+    "fewer rows than it says": (set_state("log.rows", 3), "expects a log of 3 rows"),
     "float64 parameters": (set_tensor("parameters", torch.Tensor.double), "'parameters' .*float64"),
     "too few parameters": (set_tensor("parameters", lambda t: t[:-1]), "'parameters' has shape"),
     "parameters of NaN": (set_tensor("parameters", with_nan), "'parameters' has NaN"),
@@ -297,8 +297,8 @@ DAMAGED = {
         set_tensor("optimizer/momentum_buffer", lambda t: t[:3]),
         "'optimizer/momentum_buffer' has shape",
     ),
-    "half a row": (set_tensor("log", lambda t: t[:-1]), "whole rows"),
-    "no log": (without("log"), "has no log"),
+    "half a row": (set_tensor("log", lambda t: t[:-1]), "incomplete rows"),
+    "no log": (without("log"), "its log is missing"),
     "rows of no kind": (set_tensor("log", lambda t: torch.full_like(t, 255)), "of its log has"),
 }
 
@@ -335,10 +335,14 @@ def test_a_file_that_says_it_is_larger_than_memory_is_not_unpacked(made, tmp_pat
 
 def test_a_record_that_is_nested_too_deep_is_refused(folder):
     (folder / "run.json").write_text('{"meta":' + "[" * 100_000)
-    with pytest.raises(DataError, match=r"run\.json: (its numbers or lists have no|meta: must be a mapping)"):
+    with pytest.raises(
+        DataError, match=r"run\.json: (its numbers or lists are too long|meta: must be a mapping)"
+    ):
         Run.load(folder)
     (folder / "run.json").write_text(json.dumps({"meta": []}))
-    with pytest.raises(DataError, match=r"run\.json: (its numbers or lists have no|meta: must be a mapping)"):
+    with pytest.raises(
+        DataError, match=r"run\.json: (its numbers or lists are too long|meta: must be a mapping)"
+    ):
         Run.load(folder)
 
 
@@ -418,4 +422,4 @@ def test_a_run_for_which_there_is_no_place_is_kept_until_there_is_one(tmp_path, 
     failed = NotSaved(run(toy()), "full")
     assert save_elsewhere(failed, tmp_path / "run", waited.append) == tmp_path / "run"
     assert len(waited) == 1
-    assert "kept in memory" in capsys.readouterr().err
+    assert "stays in memory" in capsys.readouterr().err

@@ -10,8 +10,9 @@ from psbench.core.part import REGISTRY, Part
 
 
 def at_night(*cases: Any) -> list[Any]:
-    """Return cases of a test as those that `make nightly` tries."""
-    return [pytest.param(case, marks=pytest.mark.nightly) for case in cases]
+    """Return cases of a test as those that `make nightly` tries; a tuple has several arguments."""
+    given = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [pytest.param(*each, marks=pytest.mark.nightly) for each in given]
 
 
 def take_out(prefix: str) -> list[type[Part]]:

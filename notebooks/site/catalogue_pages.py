@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sphinx.ext.napoleon import Config, NumpyDocstring
 
+import documents_page
 import psbench as ps
 from psbench.charts.figures import sequence_figure
 from psbench.cli.catalogue import KINDS, entries, entry_of
@@ -70,6 +71,7 @@ def write(folder: Path) -> None:
     (folder / "catalogue" / "index.md").write_text(catalogue_index())
     copy_documents(folder)
     (folder / "gallery.md").write_text(gallery(found, folder))
+    (folder / "documents.md").write_text(documents_page.page())
 
 
 def claims_by_strategy() -> dict:

@@ -113,7 +113,7 @@ class Resumption(NamedTuple):
 def resumption(checkpoint: Checkpoint, view: ClusterView, composition: Strategy) -> Resumption:
     """Return the state from which a run continues; the engine has loaded its own state.
 
-    A worker of which the checkpoint does not say what it held begins anew, with the whole model: live, its
+    A worker whose state is missing from the checkpoint restarts with the whole model: live, its
     part may not have come in time.
     """
     rest = actions_from_plain(checkpoint.state["rest"], composition)
@@ -126,7 +126,7 @@ def resumption(checkpoint: Checkpoint, view: ClusterView, composition: Strategy)
 
 
 def _goes_on(worker: WorkerView, part: Mapping[str, Any], spared: bool) -> bool:
-    """Return whether a worker's stored state fits the next message that the engine expects of it."""
+    """Return whether a worker's stored state matches the next message that the engine expects from it."""
     if part["since"] == "push":
         return spared or (worker.status is Status.PUSHED and worker.overlapping)
     loop = part["loop"]
@@ -157,7 +157,7 @@ def _without(checkpoint: Checkpoint, void: Collection[int]) -> Checkpoint:
 
 
 def repeats_steps(composition: Strategy) -> bool:
-    """Return whether workers repeat the steps that a checkpoint interrupts, from the model they held.
+    """Return whether workers repeat the steps that a checkpoint interrupts, from the models they had then.
 
     Under a barrier none is. Without a server others change a worker's model while it computes: it is stored
     as it is then.
@@ -171,7 +171,7 @@ SELECTION = "selection/"
 
 
 def kept_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return of a restored worker's tensors its model, and what its selection remembers."""
+    """Return the model and the selection's memory from a restored worker's tensors."""
     return {name: value for name, value in tensors.items() if name.startswith(("model/", SELECTION))}
 
 

@@ -1,4 +1,4 @@
-"""Codecs on the way between workers and servers.
+"""Codecs of messages between workers and servers.
 
 `WorkerCodecs` is one worker's side, wherever the worker is; a live server's side is in its slice of the
 model. `Compression` is both sides of a run in virtual time: it gives vectors as they arrive.
@@ -22,6 +22,7 @@ from psbench.backends.partition import (
     within,
 )
 from psbench.core.collective import Collective
+from psbench.core.events import Push
 from psbench.core.migration import Ranges
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -63,15 +64,15 @@ class WorkerCodecs:
         ]
 
     def model(self, parts: Sequence[Tensor]) -> Tensor:
-        """Decode the model that a release brings."""
+        """Decode the model in a release."""
         return self._decode(parts, WorkerCodecState.decode_model, self._answered)
 
     def aggregate(self, parts: Sequence[Tensor]) -> Tensor:
-        """Decode the aggregate that a release brings."""
+        """Decode the aggregate in a release."""
         return self._decode(parts, WorkerCodecState.decode_aggregate, self._partitions)
 
-    def push(self, payload: Tensor) -> list[Tensor]:
-        """Encode the parts of a push.
+    def push(self, payload: Tensor, setting: int = -1) -> list[Tensor]:
+        """Encode the parts of a push, with that setting of the codec.
 
         Raises
         ------
@@ -79,18 +80,20 @@ class WorkerCodecs:
             If it has entries that are NaN or infinite, or too large for the codec.
         """
         parts = zip(self.states, self._pushed, strict=True)
-        return [torch.from_numpy(state.encode_push(own.of(payload).numpy())) for state, own in parts]
+        return [torch.from_numpy(state.encode_push(own.of(payload).numpy(), setting)) for state, own in parts]
 
     def pushed(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the payload of a push as the servers decode these parts of it."""
+        """Return the payload of a push as decoded by the servers."""
         return self._decode(parts, WorkerCodecState.decode_push, self._pushed)
 
-    def push_part(self, payload: Tensor, entries: Partition) -> list[Tensor]:
-        """Encode the parts of a push that is of some entries alone; see `push`."""
+    def push_part(self, payload: Tensor, entries: Partition, setting: int) -> list[Tensor]:
+        """Encode the parts of a push with some of the entries; see `push`."""
         cuts = [within(own, entries) for own in self._partitions]
         parts = zip(self.states, cuts, strict=True)
         return [
-            torch.from_numpy(state.channel.send_part(cut.of(payload).numpy())) if cut.size else _NOTHING
+            torch.from_numpy(state.channel.send_part(cut.of(payload).numpy(), setting))
+            if cut.size
+            else _NOTHING
             for state, cut in parts
         ]
 
@@ -128,12 +131,12 @@ class WorkerCodecs:
 
     @property
     def held(self) -> Tensor | None:
-        """The model that the last release left; None before the first."""
+        """The model after the last release; None before the first."""
         parts = [torch.from_numpy(state.held) for state in self.states if state.held is not None]
         return gather(parts, self._answered) if parts else None
 
     def hold(self, held: Tensor) -> None:
-        """Set the model that the last release left."""
+        """Set the model after the last release."""
         for state, own in zip(self.states, self._answered, strict=True):
             state.held = own.of(held).numpy()
 
@@ -144,7 +147,7 @@ class WorkerCodecs:
         self._at_release = [state.channel.residual for state in self.states], self.num_sent
 
     def checkpoint(self, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return tensors and plain data for a checkpoint: current if it waits, else of the last release."""
+        """Return tensors and plain data: the current state of a waiting worker, else its last release."""
         memories, num_sent = self._at_release
         if waits:
             residual, num_sent = self.residual, self.num_sent
@@ -216,7 +219,7 @@ class Compression:
         self._last_sent: tuple[int, Tensor] | None = None  # version and model
 
     def model(self, worker: int, ticket: int, version: int, parameters: Tensor) -> Tensor:
-        """Return the model as it arrives; not to be changed, as workers may share it.
+        """Return the model as decoded by workers; read-only, as workers may share it.
 
         Raises
         ------
@@ -236,7 +239,7 @@ class Compression:
         return self._codecs_of(worker).model(parts)
 
     def aggregate(self, worker: int, version: int, aggregate: Tensor) -> Tensor:
-        """Return the aggregate of a commit as it arrives."""
+        """Return the aggregate of a commit as decoded by workers."""
         if self._entrywise:
             return over_the_wire(aggregate, self._down)
         parts = [
@@ -246,25 +249,27 @@ class Compression:
         return self._codecs_of(worker).aggregate(parts)
 
     def part(self, fragment: int, parameters: Tensor) -> Tensor:
-        """Return a fragment of the model as it arrives, a copy."""
+        """Return a copy of a fragment of the model as decoded by workers."""
         codec = "none" if isinstance(self._composition.placement, Collective) else self._down
         return over_the_wire(self._fragments[fragment].of(parameters).clone(), codec)
 
-    def push(self, worker: int, ticket: int, payload: Tensor, fragment: int = -1) -> Tensor:
-        """Return a push's payload as it arrives; infinite if it cannot be encoded."""
+    def push(self, push: Push, payload: Tensor) -> Tensor:
+        """Return a push's payload as decoded by the servers; infinite if it cannot be encoded."""
+        worker, fragment = push.worker, push.fragment
         if fragment >= 0 and not self._entrywise:
-            return self._pushed_part(self._codecs_of(worker), payload, self._fragments[fragment])
+            codecs = self._codecs_of(worker)
+            return self._pushed_part(codecs, payload, self._fragments[fragment], push.setting)
         if self._entrywise:
             residual = self._pending_residuals.pop(worker, None)
             if residual is not None:
                 self._pushed_residuals[worker] = residual
             return over_the_wire(payload if residual is None else payload + residual, self._up)
         try:
-            parts = self._codecs_of(worker).push(payload)
+            parts = self._codecs_of(worker).push(payload, push.setting)
         except CodecError:
             return torch.full_like(payload, torch.inf)
         arrived = [
-            torch.from_numpy(server.decode_push(worker, ticket, part.numpy()))
+            torch.from_numpy(server.decode_push(worker, push.ticket, part.numpy()))
             for server, part in zip(self._servers, parts, strict=True)
         ]
         return gather(arrived, pushed_to(self._composition, self._partitions))
@@ -272,9 +277,9 @@ class Compression:
     def _hold(self, own: Sequence[Partition]) -> None:
         self._partitions, self._answered = own, answered_by(self._composition, own)
 
-    def _pushed_part(self, codecs: WorkerCodecs, payload: Tensor, entries: Partition) -> Tensor:
+    def _pushed_part(self, codecs: WorkerCodecs, payload: Tensor, entries: Partition, setting: int) -> Tensor:
         try:
-            parts = codecs.push_part(payload, entries)
+            parts = codecs.push_part(payload, entries, setting)
         except CodecError:
             return torch.full_like(payload, torch.inf)
         arrived = torch.empty_like(payload)
@@ -308,7 +313,7 @@ class Compression:
         }
 
     def leave(self, worker: int) -> None:
-        """Forget a worker with its residual."""
+        """Remove a worker and its residual."""
         self._workers.pop(worker, None)
         self._pending_residuals.pop(worker, None)
         for server in self._servers:
@@ -339,7 +344,7 @@ class Compression:
             self._pending_residuals[worker] = tensors["residual"]
 
     def checkpoint_servers(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the servers' codec state, apart from the models that workers hold."""
+        """Return the servers' codec state, except the models that workers hold."""
         first = self._servers[0]
         residual = _residual(self._servers, self._partitions)
         plain = {"draws": first.draws, "aggregates": first.channel.num_sent}

@@ -62,7 +62,7 @@ class Control:
             self.stopping = self.pending = True
 
     def check(self) -> None:
-        """Raise Cancelled if a stop was asked for; for the time before training begins."""
+        """Raise Cancelled if a stop was requested before training begins."""
         if self.stopping:
             raise Cancelled("stopped by hand before training began")
 
@@ -96,7 +96,7 @@ class Control:
 
 @contextmanager
 def stop_on_signals(control: Control) -> Iterator[None]:
-    """Stop the run on the first Ctrl-C or SIGTERM; the second ends the process as usual.
+    """Stop the run on the first Ctrl-C or SIGTERM; a second one ends the process immediately.
 
     Batch systems send SIGTERM before they kill. Only in the main thread, and only where no other handler is
     installed; see `FirstSignal`.

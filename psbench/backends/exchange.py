@@ -1,4 +1,4 @@
-"""What goes between a worker and those that it trains with, the same in virtual time and live."""
+"""Exchange between a worker and servers, ring or peers, the same in virtual time and live."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psbench.core.events import Push
 
 
 class Exchange(Protocol):
-    """What a release brings, and where a push goes: to servers, into a ring, or to neighbours.
+    """The content of a release, and the destination of a push: servers, a ring, or neighbours.
 
     What both backends decide alike (`local_steps`) calls these methods and no other. A live exchange is one
     worker's, in its process (`dask/worker/exchange.py`): its methods name no worker. A simulated one is that

@@ -18,7 +18,7 @@ from psbench.training.mixing import ModelVectors
 
 
 def brought(exchange: Exchange, release: Any, sent: bool) -> tuple[Tensor, ...]:
-    """Return what comes with a release: the last commit's aggregate; parameters and buffers; or nothing.
+    """Return the content of a release: the last commit's aggregate; parameters and buffers; or nothing.
 
     `sent`: whether anything does; it does not after a vote, or to a worker that holds the current version.
     """
@@ -86,7 +86,7 @@ def push_round(
     overlapping: bool,
     reported: Mapping[str, float],
 ) -> Push:
-    """Push what a worker has made since its last push, or what a faulty one sends in its place.
+    """Push a worker's steps since its last push; a faulty worker pushes a corrupted vector.
 
     `reported`: what its selection reports with it.
     """

@@ -57,7 +57,7 @@ class Partition:
         return Partition(tuple(slice(b + r.start, b + r.stop) for b in starts for r in self.ranges))
 
     def without(self, other: Partition) -> Partition:
-        """Return the entries that another partition does not have.
+        """Return the entries that another partition lacks.
 
         >>> Partition((slice(0, 4), slice(6, 9))).without(Partition((slice(2, 7),))).ranges
         (slice(0, 2, None), slice(7, 9, None))
@@ -127,7 +127,7 @@ def fragments_of(composition: Strategy, layout: Layout) -> list[Partition]:
 
 
 def within(inner: Partition, outer: Partition) -> Partition:
-    """Return the positions in `outer`'s vector of the entries that `inner` has too.
+    """Return the positions in `outer`'s vector of the entries shared with `inner`.
 
     >>> within(Partition((slice(2, 7),)), Partition((slice(0, 4), slice(6, 9)))).ranges
     (slice(2, 4, None), slice(4, 5, None))
@@ -136,7 +136,7 @@ def within(inner: Partition, outer: Partition) -> Partition:
 
 
 def gather(parts: Sequence[Tensor], own: Sequence[Partition]) -> Tensor:
-    """Return the whole vector from the servers' parts; the only part itself if there is one."""
+    """Return the whole vector from the servers' parts; with one server, the part itself."""
     if len(parts) == 1:
         return parts[0]
     if all(len(partition.ranges) == 1 for partition in own):
@@ -149,7 +149,7 @@ def gather(parts: Sequence[Tensor], own: Sequence[Partition]) -> Tensor:
 
 
 def even_ranges(length: int, count: int) -> list[slice]:
-    """Return `count` ranges that cover `length` entries, of equal length to within one.
+    """Return `count` ranges that cover `length` entries, with lengths that differ by at most one.
 
     >>> even_ranges(5, 2)
     [slice(0, 3, None), slice(3, 5, None)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from psbench.core.actions import Action, Apply
 from psbench.core.events import COLLECTIVE, Push
@@ -49,10 +50,20 @@ def why_diverged(push: Push, now: float) -> str:
     return f"{where} has loss {push.loss}: lower the learning rate"
 
 
-def bytes_of_pushes(composition: Strategy, size: WireSize, num_workers: int) -> Callable[[int, int], int]:
-    """Return a function from fragment (-1: all entries) and base version to the bytes of a push."""
+def bytes_of_pushes(
+    composition: Strategy, size: WireSize, num_workers: int
+) -> Callable[[int, int, int], int]:
+    """Return a function to the bytes of a push.
+
+    Its arguments are a fragment (-1: all entries), the version that the push is computed on, and the setting
+    of the worker's codec.
+    """
     if composition.aggregation.exchanges:
-        return lambda fragment, version: composition.bytes_up(size, num_workers, version=version)
+        return lambda fragment, version, setting: composition.bytes_up(size, num_workers, version=version)
     parts = *composition.communication.fragments(size.layout), None
-    usual = [composition.bytes_up(size, num_workers, part) for part in parts]
-    return lambda fragment, version: usual[fragment]
+
+    @cache
+    def known(fragment: int, setting: int) -> int:
+        return composition.bytes_up(size, num_workers, parts[fragment], setting=setting)
+
+    return lambda fragment, version, setting: known(fragment, setting)

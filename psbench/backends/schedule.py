@@ -18,7 +18,7 @@ from psbench.core.view import ClusterView
 
 
 class StopRules:
-    """The stop rules of an experiment, and the evaluations they count.
+    """The stop rules of an experiment, and their evaluations.
 
     Parameters
     ----------
@@ -48,14 +48,14 @@ class StopRules:
 
     @property
     def next_epoch(self) -> float:
-        """The epoch before which neither an evaluation nor an end by epochs can be due."""
+        """The epoch before which neither an evaluation nor an end by epochs is due."""
         epochs = self._stop.epochs
         following = (self._evaluations + 1) * self._every
         return (following if epochs is None else min(following, epochs)) * (1 - 1e-9)
 
     @property
     def next_version(self) -> float:
-        """The version before which no end but one by epochs can be due."""
+        """The version before which only an end by epochs can be due."""
         return 1 if self.sees_movement else self._stop.updates or math.inf
 
     @property
@@ -69,7 +69,7 @@ class StopRules:
         return math.inf if self._stop.seconds is None else self._stop.seconds
 
     def evaluation_due(self, view: ClusterView) -> int | None:
-        """Return the number of the evaluation that is due at this version, if one is, and count it."""
+        """Return the number of the evaluation due at this version, if any, and count it."""
         number = int(view.epoch / self._every + 1e-9)
         if number <= self._evaluations:
             return None
@@ -77,12 +77,12 @@ class StopRules:
         return number
 
     def evaluates_and_continues(self, view: ClusterView) -> bool:
-        """Return whether an evaluation is due, without counting it, and the run does not end."""
+        """Return whether an evaluation is due and the run does not end, without counting the evaluation."""
         due = int(view.epoch / self._every + 1e-9) > self._evaluations
         return due and not self.after_update(view, math.inf)
 
     def after_update(self, view: ClusterView, movement: float) -> str:
-        """Return why the run ends at this version; empty if it continues."""
+        """Return the reason why the run ends at this version; empty if it continues."""
         stop = self._stop
         if stop.epochs is not None and view.epoch >= stop.epochs - 1e-9:
             return f"{stop.epochs:g} epochs are done"
@@ -93,11 +93,11 @@ class StopRules:
         return ""
 
     def at(self, now: float) -> str:
-        """Return why the run ends at this time; empty if it continues."""
+        """Return the reason why the run ends at this time; empty if it continues."""
         return f"{self.deadline_s:g} seconds have passed" if now >= self.deadline_s else ""
 
     def after_evaluation(self, values: dict[str, float]) -> str:
-        """Return why the run ends with this evaluation; empty if it continues."""
+        """Return the reason why the run ends with this evaluation; empty if it continues."""
         stop = self._stop
         if stop.target_accuracy is not None and values["val_accuracy"] >= stop.target_accuracy:
             return f"validation accuracy reached {stop.target_accuracy:g}"
@@ -115,7 +115,7 @@ class StopRules:
 
 
 class UpdateSchedule:
-    """Evaluates, and ends the run, when an update makes that due.
+    """Evaluates, or ends the run, if due after an update.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class UpdateSchedule:
         return view.samples >= self._from_samples or view.version >= self._from_version
 
     def after_update(self) -> None:
-        """Evaluate, or end the run, if that is due; call after every update."""
+        """Evaluate, or end the run, if due; call after every update."""
         view, rules = self._view, self._rules
         if view.samples < self._from_samples and view.version < self._from_version:
             return

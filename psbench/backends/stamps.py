@@ -49,7 +49,7 @@ def packed(rows: bytes | bytearray) -> str:
 
 
 def rows_of(text: str | Sequence[Sequence[float]], columns: Sequence[str]) -> Doubles:
-    """Return the rows of a table that `packed` made text of; (n, columns). Plain rows are taken as well.
+    """Return the rows, (n, columns), of a table written by `packed`; plain rows are also accepted.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def rows_of(text: str | Sequence[Sequence[float]], columns: Sequence[str]) -> Do
 
 
 class Durations:
-    """The seconds of each stay inside."""
+    """The durations of stays in a queue or a phase, in seconds."""
 
     def __init__(self) -> None:
         self._began, self._seconds = 0.0, array("d")
@@ -81,7 +81,7 @@ class Durations:
         self._seconds.append(seconds)
 
     def fact(self) -> str:
-        """Return them as text."""
+        """Return the stamps as text."""
         return packed(self._seconds.tobytes())
 
 
@@ -196,7 +196,7 @@ class CoordinatorStamps:
         self._pushes += _PUSH.pack(*row)
 
     def word(self, row: Sequence[float], is_vote: bool) -> None:
-        """Record the times of a vote or a report; the row has the columns of a push."""
+        """Record the times of a vote or a report; the columns are the same as for a push."""
         self._said += _SAID.pack(*row[:-1], is_vote)
 
     def answered(self, worker: int, ticket: int) -> None:
@@ -217,7 +217,7 @@ class CoordinatorStamps:
 
 
 def cost_s(rounds: int = 2000) -> float:
-    """Return the seconds that the stamps of one exchange take on this machine, both ends together.
+    """Return the seconds that the stamps of one exchange take on this machine, at both ends together.
 
     With what it takes to carry and keep them: they are text in JSON of two messages and of a file.
     """

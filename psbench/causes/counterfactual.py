@@ -314,7 +314,7 @@ class _Rounds:
         payload = model.payload(push.fragment)
         if self._corruptions is not None:
             payload = self._corruptions.of(worker, push.ticket, payload, push.fragment)
-        vector = self._compression.push(worker, push.ticket, payload, push.fragment)
+        vector = self._compression.push(push, payload)
         if model.notes_pushes:
             model.sent(vector)
         self._arrived[push.id] = vector, model.buffers.clone(), loss

@@ -1,4 +1,4 @@
-"""What became of each gradient, and which classes a model was trained on."""
+"""Charts of contributions: each gradient's fate, and the classes that a model was trained on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def age_group(age: int) -> str:
 
 
 def in_order(fates: Sequence[str]) -> list[str]:
-    """Return fates as they are stacked: the ages of what was used, then the reasons of what was not.
+    """Return fates in stacking order: ages of used gradients, then reasons of unused ones.
 
     >>> in_order(["late", "4-7", "0", "late"])
     ['0', '4-7', 'late']
@@ -38,7 +38,7 @@ def in_order(fates: Sequence[str]) -> list[str]:
 def contribution_chart(
     data: Data, rows: str = "worker", fates: Sequence[str] | None = None, title: str = TITLES["contributions"]
 ) -> alt.Chart:
-    """Draw what became of each worker's (or label's) gradients, stacked: those used by age, then the others.
+    """Draw each worker's (or label's) gradients, stacked: used ones by age, then unused ones by reason.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _shades(first: str, last: str, count: int) -> list[str]:
 def trained_chart(
     data: Data, title: str = TITLES["trained"], groups: str = "class or range"
 ) -> alt.LayerChart:
-    """Draw the share of each group in what the model was trained on, with its share of the data as a tick.
+    """Draw each group's share of the training so far, with its share of the data as a tick.
 
     Parameters
     ----------

@@ -192,7 +192,7 @@ def _few(table: Data, lines: int, y: str) -> bool:
 
 
 def _highlighted(line: alt.Chart, name: str) -> list[alt.Chart]:
-    """Return lines of which the one under the pointer stands out, and what the pointer meets: wider ones."""
+    """Return lines that stand out under the pointer, and wider invisible ones that catch the pointer."""
     pointed = alt.selection_point(name=name, fields=["label"], on="pointerover", clear="pointerout")
     faded = alt.when(pointed).then(alt.value(1)).otherwise(alt.value(0.2))
     wide = line.mark_line(clip=True, strokeWidth=14, opacity=0).encode(strokeDash=alt.value([1, 0]))

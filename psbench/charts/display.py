@@ -56,7 +56,7 @@ class Sheet(alt.VConcatChart):
         elif Path(fp).suffix in (".svg", ".pdf"):
             write(spec, Path(fp))
         else:
-            raise ParameterError(f"{fp}: a figure of a paper is written as .svg or .pdf; give such a name")
+            raise ParameterError(f"{fp}: the name of a figure for a paper must end in .svg or .pdf")
 
     def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the picture and its description as the content of a notebook output, and its metadata."""
@@ -140,7 +140,7 @@ def with_warnings(sheet: Sheet, warnings: Sequence[str], width: int = 640) -> Sh
 
 
 def live(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a specification as Vega-Lite 5, in whatever colours the page around it has."""
+    """Return a specification as Vega-Lite 5 in the colours of the page."""
     tables = spec.get("datasets", {})
     named = {name: json.dumps(_columns(rows), separators=(",", ":")) for name, rows in tables.items()}
     charts = [_flattened(chart, tables) for chart in spec["vconcat"]]
@@ -158,7 +158,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[dict[str, list[Any]]]:
 
 
 def _flattened(chart: dict[str, Any], tables: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the chart with its data, now in columns, made rows again before all else.
+    """Return the chart with its data in columns, expanded to rows before any other transform.
 
     >>> _flattened({"data": {"name": "pushes"}}, {"pushes": [{"x": 1, "y": 3}]})["transform"]
     [{'flatten': ['x', 'y']}]

@@ -215,8 +215,8 @@ def load_chart(data: Data, title: str = TITLES["server_load"]) -> alt.LayerChart
     return layered(
         [mean, lines, *event_marks(base, [6, 4], align="left", dx=5)],
         data,
-        alt.Title(title, subtitle="dashed across: equal; dashed upright: parameters moved"),
-        "Each server's load at every look, relative to the mean, and when parameters moved",
+        alt.Title(title, subtitle="dashed horizontal: equal load; dashed vertical: parameters moved"),
+        "Each server's load at every measurement, relative to the mean, and the moves of parameters",
         220,
     )
 

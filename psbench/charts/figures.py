@@ -116,12 +116,12 @@ def worker_figures(
 
 def _timelines(run: RunRecord) -> list[Figure]:
     spans, beside = metrics.timeline(run.log), metrics.sends_beside(run.log)
-    note = "Orange is waiting; messages are half as thick as computing. Point at a span to see why."
+    note = "Orange: waiting; thin spans: messages. Point at a span to see its reason."
     if len(beside):
         spans = pd.concat([spans, beside]).sort_values(
             ["worker", "start_s"], kind="stable", ignore_index=True
         )
-        note += " A send within a span of computing was under way meanwhile."
+        note += " A send inside a computing span overlapped with the computation."
     begin = workers.window(spans)
     figures = [
         Figure(workers.timeline_chart(begin, f"{TITLES['timeline']}: the beginning"), begin, note, "timeline")
@@ -146,7 +146,7 @@ def _times(run: RunRecord, grown: GrowingTables) -> list[Figure]:
 
 
 def _over_time(run: RunRecord) -> list[Figure]:
-    """Return how many workers compute and send, and what travels, over time."""
+    """Return the numbers of computing and sending workers, and the traffic, over time."""
     found = metrics.utilisation(run.log, run.meta)
     if not (found["value"] > 0).any():
         return []
@@ -193,7 +193,7 @@ def trained_figures(
     least: float = NOTICEABLE,
     among: Sequence[str] | None = None,
 ) -> list[Figure]:
-    """Return what a run was trained on, and how far its classes are from the data along runs.
+    """Return the groups that a run was trained on, and their distance from the data along runs.
 
     Classes are not shown where they are not known, or no run ends at least so far off; neighbourhoods where
     the selection of the run, which is the only one, has none.
@@ -208,7 +208,7 @@ def trained_figures(
         return figures
     if len(runs) == 1:
         table = metrics.trained_groups(runs[0].log, runs[0].meta)
-        note = "Orange: its share of the data. A gradient counts as its worker's shard on average."
+        note = "Orange: share of the data. A gradient counts with the class shares of its worker's shard."
         figures.append(Figure(contributions.trained_chart(table), table, note, "trained"))
     return figures + distance_curve(runs, labels, x, among)
 
@@ -238,14 +238,16 @@ def server_figures(run: RunRecord) -> list[Figure]:
         most = table.query("quantity == 'entries'")
         worst = (most["share"] / most["equal"]).max()
         title = f"{TITLES['servers']}{of}: the fullest {worst:.3g} times its share"
-        note = "Entries are parameters; a request is a tensor or a piece of one, a part a stretch of memory."
+        note = (
+            "Entries are parameters, requests tensors or pieces of them, parts contiguous ranges of memory."
+        )
         shown = table.drop(columns="equal")
         figures.append(
             Figure(distributions.server_chart(table, title=title), shown, f"{note} Dashed: equal.", "servers")
         )
     loads = tables.load_table(run)
     if len(loads):
-        note = "Seconds of serving from one look to the next; simulated: of carrying over the server's link."
+        note = "Seconds of service between two measurements; simulated: of transfer on the server's link."
         figures.append(Figure(distributions.load_chart(loads), loads, note, "server_load"))
     return figures
 
@@ -256,14 +258,10 @@ def gossip_figures(run: RunRecord) -> list[Figure]:
     if not len(heard):
         return []
     along = metrics.lags(run.log)
-    note = (
-        "How many of the gradients of the worker below the model of the worker at the left lacks, at the end."
-    )
+    note = "Number of gradients of each worker (column) that each worker's model (row) lacks at the end."
     return [
         Figure(gossip.heard_chart(heard), heard, note, "heard"),
-        Figure(
-            gossip.lag_chart(along), along, "Over all pairs of workers: the mean, and the most.", "hearing"
-        ),
+        Figure(gossip.lag_chart(along), along, "Mean and maximum over all pairs of workers.", "hearing"),
     ]
 
 
@@ -291,7 +289,7 @@ def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
 
 
 def tree_figure(tree: metrics.ComputationTree, first: int = 0, nodes: int = NODES) -> Figure:
-    """Return where gradients were taken, as a piece of the computation tree.
+    """Return a part of the computation tree as a figure.
 
     Parameters
     ----------
@@ -336,7 +334,7 @@ def _pareto(groups: RunsByLabel) -> list[Figure]:
     table = pareto_table(groups)
     if len(table) < 2:
         return []
-    note = "Means over seeds, at the end. Dashed: those that no other beats in both."
+    note = "Means over seeds at the end. Dashed: the Pareto front."
     return [
         Figure(pareto_chart(table, cost, list(groups)), table, note, f"pareto_{cost}")
         for cost in ("bytes", "silent_s")

@@ -27,7 +27,9 @@ def heard_chart(data: Data, title: str = TITLES["heard"]) -> alt.Chart:
         .encode(
             x=alt.X("of:O", title="gradients of worker", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("worker:O", title="model of worker"),
-            color=alt.Color("missing:Q", title="not heard of", scale=alt.Scale(scheme="blues", domainMin=0)),
+            color=alt.Color(
+                "missing:Q", title="lacking gradients", scale=alt.Scale(scheme="blues", domainMin=0)
+            ),
             tooltip=tooltips("worker:O", "of:O", "made:Q", "heard:Q", "missing:Q"),
         )
     )
@@ -43,7 +45,7 @@ def lag_chart(data: Data, title: str = TITLES["hearing"]) -> alt.LayerChart:
         As `metrics.lags` returns it.
     """
     base = alt.Chart().encode(x=alt.X("time_s:Q", title="time (s)"))
-    lacks = alt.Y("most:Q", title="gradients not heard of")
+    lacks = alt.Y("most:Q", title="lacking gradients")
     line = base.mark_line(color=BLUE, interpolate="step-after").encode(
         y=alt.Y("mean:Q"),
         tooltip=tooltips("time_s:Q .4g", "mean:Q .3g", "most:Q"),

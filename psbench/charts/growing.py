@@ -1,4 +1,4 @@
-"""The tables of a run's charts, kept up to date from the new rows of its log alone.
+"""The tables of a run's charts, updated from the new rows of its log.
 
 A whole log is read at once; a curve is thinned as it grows.
 """
@@ -220,7 +220,7 @@ class GrowingTables:
         return _columns(("worker", "phase", "fraction"), self._spans.phases())
 
     def _idle(self) -> Columns:
-        """Return the waits; a worker that never waited has a row with 0, so that it is seen not to."""
+        """Return the waits by worker, with a row of 0 for a worker that never waited."""
         waits = {} if self._log is None else self._spans.waits(self._log)
         if not waits:
             return {}
@@ -235,7 +235,7 @@ class GrowingTables:
         return {**columns, "equal": [1 / max(len(workers), 1)] * len(workers)}
 
     def _contributions(self) -> Columns:
-        """Return what became of each worker's gradients; those used in groups of ages."""
+        """Return the fates of each worker's gradients; used ones in groups of ages."""
         found: dict[tuple[int, str], int] = {}
         for worker, fate, age, gradients, _ in [] if self._log is None else self._work.rows(self._log):
             key = worker, fate if age is None else age_group(age)

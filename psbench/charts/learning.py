@@ -107,7 +107,7 @@ def _training(
 def distance_curve(
     runs: Sequence[RunRecord], labels: Sequence[str], x: str, among: Sequence[str] | None = None
 ) -> list[Figure]:
-    """Return how far the classes trained on are from the data, of the first run of each label.
+    """Return the distance between the classes trained on and the data, for the first run of each label.
 
     A figure for each clock, as `curves`; `among` are all labels of the page.
     """
@@ -115,7 +115,7 @@ def distance_curve(
         list(among or dict.fromkeys(labels)),
         dict(zip(reversed(labels), reversed(runs), strict=True)),
     )
-    x, note = axis_of(x), "Total variation, after every so many gradients as workers."
+    x, note = axis_of(x), "Total variation distance, after every n gradients of n workers."
     clocks = list(dict.fromkeys(clock_of(run.meta) for run in first.values()))
     together = len(clocks) == 1 or x != "time_s"
     figures = []

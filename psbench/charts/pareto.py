@@ -89,7 +89,7 @@ def pareto_chart(table: pd.DataFrame, cost: str, among: Sequence[str]) -> alt.La
         tooltip=tooltips("label:N", f"{cost}:Q {form}", f"{what}:Q .4g"),
     )
     name = TITLES[f"pareto_{cost}"].replace("loss", what.removeprefix("val_"))
-    described = f"{name}: a point for each strategy, and those that no other beats in both"
+    described = f"{name}: a point for each strategy, and the Pareto front"
     return layered([line, points], table, name, described, 220)
 
 

@@ -98,7 +98,7 @@ def _versions(log: EventLog, stop_s: float) -> pd.DataFrame:
 
 
 def _apart(at: Doubles, gap: float) -> Booleans:
-    """Return which of the ordered positions are at least `gap` after the last selected one.
+    """Return a mask of the ordered positions that are at least `gap` after the last selected one.
 
     >>> _apart(np.array([0.0, 1.0, 1.5, 2.0]), 1.0).tolist()
     [True, True, False, True]

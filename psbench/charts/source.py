@@ -53,7 +53,7 @@ def labels_in(data: Data, labels: Sequence[str] | None, column: str = "label") -
     if labels is not None:
         return list(labels)
     if isinstance(data, str):
-        raise ParameterError(f"data set {data!r} is streamed: say which values of {column!r} it will have")
+        raise ParameterError(f"data set {data!r} is streamed: give the values that {column!r} will have")
     return [str(label) for label in dict.fromkeys(data[column])]
 
 

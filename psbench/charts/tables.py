@@ -95,7 +95,7 @@ def spread_table(values: pd.Series[int], label: str) -> pd.DataFrame:
 
 
 def contribution_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
-    """Return what became of gradients: `label`, `fate` (an age, or a reason), `gradients`, `share`."""
+    """Return gradients by fate: `label`, `fate` (an age, or a reason), `gradients`, `share`."""
     found: dict[str, int] = {}
     for run in runs:
         frame = metrics.contributions(run.log)

@@ -1,4 +1,4 @@
-"""What workers, servers and links did over time."""
+"""Charts of the activity of workers, servers and links over time."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def log_of(path: Path, checkpoint: Checkpoint) -> EventLog:
     at, part = path, checkpoint
     while before := part.state["log"]["after"]:
         if before in parts:
-            raise DataError(f"{at}: the run's log goes in a circle: {before} comes before it and after it")
+            raise DataError(f"{at}: the checkpoints form a circle: {before} comes both before and after it")
         at = path.parent / before
         part = parts[before] = _earlier(path, at, checkpoint)
     log = EventLog()
@@ -38,8 +38,8 @@ def log_of(path: Path, checkpoint: Checkpoint) -> EventLog:
         log.extend(rows, part.state["log"]["texts"])
         if len(log) != part.state["log"]["rows"]:
             raise DataError(
-                f"{path.parent / name}: belongs to a log of {part.state['log']['rows']} rows, and with those "
-                f"before it there are {len(log)}: one of them is of another run"
+                f"{path.parent / name}: expects a log of {part.state['log']['rows']} rows, but with its "
+                f"predecessors there are {len(log)}: one of them belongs to another run"
             )
     return log
 
@@ -48,7 +48,7 @@ def _rows(path: Path, checkpoint: Checkpoint) -> npt.NDArray[np.void]:
     """Return the rows of the log in a checkpoint."""
     packed = checkpoint.tensors.get("log")
     if packed is None or packed.dtype != torch.uint8 or packed.numel() % ROW.itemsize:
-        raise DataError(f"{path}: has no log, or one that does not consist of whole rows")
+        raise DataError(f"{path}: its log is missing or has incomplete rows")
     return np.frombuffer(packed.numpy().tobytes(), dtype=ROW)
 
 
@@ -62,7 +62,7 @@ def _earlier(path: Path, at: Path, checkpoint: Checkpoint) -> Checkpoint:
     found = Checkpoint.load(at)
     check_state(at, found.state)
     if found.state.get("run_id") != checkpoint.state.get("run_id"):
-        raise DataError(f"{at}: is of another run than {path.name}, whose log begins in it")
+        raise DataError(f"{at}: belongs to another run than {path.name}, whose log begins in it")
     return found
 
 
@@ -131,7 +131,7 @@ def _check_one_run(states: Mapping[Path, Mapping[str, Any]]) -> None:
     for first, other in zip(states, [*states][1:], strict=False):
         if states[other].get("run_id") != states[first].get("run_id"):
             raise DataError(
-                f"{other}: is of another run than {first.name} beside it; name the checkpoint to resume "
+                f"{other}: belongs to another run than {first.name} beside it; name the checkpoint to resume "
                 "from, or keep each run in a folder of its own"
             )
 

@@ -55,7 +55,7 @@ class Checkpoint:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SpecError(f"{path.parent}: cannot be made: {error.strerror}") from None
+            raise SpecError(f"{path.parent}: cannot be created: {error.strerror}") from None
         with atomic_write(path) as file:
             np.savez(file, **arrays)  # pyrefly: ignore[bad-argument-type]
         return path

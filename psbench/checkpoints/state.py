@@ -97,17 +97,18 @@ class ViewState(_Declared):
     def _consistent(self) -> ViewState:
         ids = [worker.id for worker in self.workers]
         if len({*ids}) < len(ids) or any(number >= self.num_workers for number in ids):
-            raise ValueError(f"workers are numbered {ids}, of {self.num_workers}")
+            raise ValueError(f"worker numbers are {ids}, expected different ones below {self.num_workers}")
         here = [worker for worker in self.workers if worker.status != Status.GONE]
         if {clock: count for clock, count in self.clock_counts if count} != Counter(w.clock for w in here):
-            raise ValueError("clock_counts are not those of the workers' clocks")
+            raise ValueError("clock_counts do not match the workers' clocks")
         if here and self.min_clock != min(worker.clock for worker in here):
-            raise ValueError(f"min_clock is {self.min_clock}, and no worker's clock is the lowest with that")
+            raise ValueError(f"min_clock is {self.min_clock}, which is not the lowest clock of the workers")
         counts = Counter(worker.status for worker in here)
         found = len(here), counts[Status.COMPUTING], counts[Status.VOTED]
         if found != (self.num_active, self.num_computing, self.num_voted):
             raise ValueError(
-                f"of the workers {found} are active, computing and have voted; not as it is counted"
+                "the counts of active, computing and voting workers do not match the workers, which give "
+                f"{found}"
             )
         if late := [worker.id for worker in self.workers if worker.base_version > self.version]:
             raise ValueError(f"worker {late[0]} has a newer version of the model than the server")
@@ -116,7 +117,7 @@ class ViewState(_Declared):
             if worker.fragment >= 0 and not worker.fragment < fragments == len(worker.fragment_updates):
                 raise ValueError(f"worker {worker.id} has a fragment that the server does not have")
         if unknown := {push.worker for push in self.pending} - {*ids}:
-            raise ValueError(f"a push of worker {min(unknown)} is pending, who is not there")
+            raise ValueError(f"a push of worker {min(unknown)} is pending, but that worker is not in the run")
         return self
 
 
@@ -160,7 +161,7 @@ class WorkerPart(_Declared):
     next_chunk_s: float | None = None
     since: Literal["release", "push"] | None = None
     orders: dict[str, Any] = Field(default_factory=dict)
-    told: list[dict[str, Any]] = Field(default_factory=list)
+    later_orders: list[dict[str, Any]] = Field(default_factory=list)
     num_sent: Count = 0
     ready_s: float | None = None
 
@@ -269,11 +270,11 @@ class CheckpointState(_Declared):
     def _consistent(self) -> CheckpointState:
         view = self.engine.view
         if unknown := {int(number) for number in self.workers} - {worker.id for worker in view.workers}:
-            raise ValueError(f"there is a state of worker {min(unknown)}, whom the engine does not know")
+            raise ValueError(f"has a state of worker {min(unknown)}, which is unknown to the engine")
         if (last := max((push.id for push in view.pending), default=-1)) >= self.next_push:
-            raise ValueError(f"push {last} is pending, and the next is to be {self.next_push}")
+            raise ValueError(f"push {last} is pending, but the next push is numbered {self.next_push}")
         if unknown := {each["worker"] for each in self.rest if "worker" in each} - {
             w.id for w in view.workers
         }:
-            raise ValueError(f"worker {min(unknown)} is to be sent something, whom the engine does not know")
+            raise ValueError(f"a message to worker {min(unknown)} is pending, which is unknown to the engine")
         return self

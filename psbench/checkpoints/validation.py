@@ -61,8 +61,8 @@ def check(path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
         raise DataError(f"{path}: holds only a model, without the state needed to resume")
     if "engine" not in state or state["engine"] is None:
         raise DataError(
-            f"{path}: was written while numbers were being measured, and holds the model alone; go on from "
-            "another checkpoint of that run"
+            f"{path}: was written during a measurement and holds only the model; resume from another "
+            "checkpoint of that run"
         )
     check_state(path, state)
     _check_experiment(path, state["spec"], experiment)
@@ -92,9 +92,9 @@ def _check_experiment(path: Path, spec: Mapping[str, Any], experiment: Experimen
     for field in sorted({*before, *now} - {*FREE}):
         if where := _difference(before.get(field), now.get(field), field):
             free = ", ".join(FREE[:-1])
-            raise SpecError(f"{path}: is of another experiment: {where}; only these may change: {free}")
+            raise SpecError(f"{path}: belongs to another experiment: {where}; only these may change: {free}")
     if before.get("timing_only") != now.get("timing_only"):
-        raise SpecError(f"{path}: a run with a model cannot go on without one, nor the other way round")
+        raise SpecError(f"{path}: a run with a model cannot be resumed as timing-only, nor the reverse")
 
 
 def _difference(before: Any, now: Any, where: str) -> str:
@@ -127,8 +127,8 @@ def check_stop(path: Path, done: Mapping[str, float], before: Mapping[str, Any],
         limit = getattr(now, name)
         if limit is not None and limit != before.get(name) and number > limit:
             raise SpecError(
-                f"stop.{name}: {limit:g}, and {path} has come to {number:.6g}; resuming makes a run longer: "
-                "give more, or resume from an earlier checkpoint, by its name"
+                f"stop.{name}: {limit:g} is not more than {path} has reached, {number:.6g}; give a larger "
+                "value, or name an earlier checkpoints name"
             )
 
 
@@ -154,7 +154,7 @@ def check_against(path: Path, checkpoint: Checkpoint, workload: Workload) -> Non
         ("global_batch", view["global_batch"], workload.experiment.batch_size),
     ):
         if found != expected:
-            raise DataError(f"{path}: engine.view.{name} is {found}, and the experiment has {expected}")
+            raise DataError(f"{path}: engine.view.{name} is {found}, but the experiment has {expected}")
     with restoring(str(path)):
         workload.engine(None).load_state_dict(checkpoint.state["engine"])
 
@@ -167,7 +167,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], workload: Workload
             raise DataError(f"{path}: has no tensor {name!r}")
         if tensors[name].shape != shape:
             raise DataError(
-                f"{path}: tensor {name!r} has shape {tuple(tensors[name].shape)}, and the model's is {shape}"
+                f"{path}: tensor {name!r} has shape {tuple(tensors[name].shape)}, but the model has {shape}"
             )
     for name, tensor in tensors.items():
         _check_tensor(path, name, tensor, shapes["parameters"])
@@ -180,10 +180,10 @@ def _check_tensor(path: Path, name: str, tensor: Tensor, model: tuple[int, ...])
     if not tensor.dim() and (name.startswith(AGGREGATION) or "/state/" in name or name.endswith(EPOCH)):
         expected = torch.float64
     if tensor.dtype != expected:
-        raise DataError(f"{path}: tensor {name!r} has numbers of type {tensor.dtype}, expected {expected}")
+        raise DataError(f"{path}: tensor {name!r} has dtype {tensor.dtype}, expected {expected}")
     if name.startswith((OPTIMIZER, AGGREGATION)) and tensor.shape not in (model, torch.Size([])):
         raise DataError(
-            f"{path}: tensor {name!r} has shape {tuple(tensor.shape)}, and the model's is {tuple(model)}"
+            f"{path}: tensor {name!r} has shape {tuple(tensor.shape)}, but the model has {tuple(model)}"
         )
     if name in ("parameters", "buffers") and not bool(tensor.isfinite().all()):
         raise DataError(f"{path}: tensor {name!r} has NaN or infinity")

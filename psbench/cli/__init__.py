@@ -120,7 +120,7 @@ def _shortened(name: str) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    """Print one line, whatever the message is made of."""
+    """Print an error as one line."""
     say(f"error: {' '.join(message.split())}")
     return code
 

@@ -17,7 +17,7 @@ def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Expe
     Raises
     ------
     SpecError
-        If two are still called the same, or a name cannot be that of a folder.
+        If two are still called the same, or a name cannot be the name of a folder.
     """
     titles = [experiment.title for experiment in experiments]
     found = [
@@ -27,10 +27,10 @@ def named(files: Sequence[Path], experiments: Sequence[Experiment]) -> list[Expe
     for file, one in zip(files, found, strict=True):
         if any(other is not one and other.title == one.title for other in found):
             raise SpecError(
-                f"{file}: another specification is called {one.title!r} too; give it another name"
+                f"{file}: another specification is also called {one.title!r}; give it another name"
             )
         if Path(one.title).name != one.title:
-            raise SpecError(f"{file}: the name {one.title!r} cannot be that of a folder")
+            raise SpecError(f"{file}: the name {one.title!r} cannot be the name of a folder")
     return found
 
 

@@ -68,7 +68,7 @@ def run_with_progress(
         where = save_elsewhere(error, folder or Path())
         raise PsbenchError(f"{error.why}; the run is saved in {where}") from None
     except KeyboardInterrupt:  # before the run began, or the second one
-        raise Cancelled("interrupted; the run is not kept") from None
+        raise Cancelled("interrupted; the run is discarded") from None
     return done, 0 if not control.stopping else 128 + (control.signal or signal.SIGINT)
 
 
@@ -93,11 +93,11 @@ def save_elsewhere(failed: NotSaved, folder: Path, wait: Callable[[float], None]
                     why = f"{why}; {error}"
                 else:
                     return place
-            say(f"{why}; the run is kept in memory until there is room (Ctrl-C gives it up)")
+            say(f"{why}; the run stays in memory until there is room (Ctrl-C discards it)")
             wait(RETRY_S)
             why = failed.why
     except KeyboardInterrupt:
-        raise Cancelled(f"{failed.why}; interrupted, and the run is not kept") from None
+        raise Cancelled(f"{failed.why}; interrupted; the run is discarded") from None
 
 
 def run_all(
@@ -132,7 +132,7 @@ def verdict(done: list[Run], interrupted: int, folder: Path | None = None) -> in
     """Print how runs ended unless all succeeded, and how to resume one; return the exit code."""
     if interrupted:
         by = "SIGTERM" if interrupted == TERMINATED else "Ctrl-C"
-        go_on = "" if folder is None else f"; to go on: psbench resume {shlex.quote(str(folder))}"
+        go_on = "" if folder is None else f"; to continue: psbench resume {shlex.quote(str(folder))}"
         say(f"stopped by {by}; the completed part is kept{go_on}")
         return interrupted
     diverged = [run for run in done if run.meta["status"] == "diverged"]

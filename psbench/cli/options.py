@@ -16,7 +16,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="PATH=VALUE",
-        help="Change one value of the specification, written as YAML; may be given often. "
+        help="Change one value of the specification, written as YAML; may be repeated. "
         "For example strategy=asp, strategy.staleness_bound=5, stop={updates: 100}.",
     ),
 ]

@@ -98,11 +98,11 @@ class Cluster(Part):
 
     step_time: SerializeAsAny[StepTime] = parameter(
         ShiftedExponential(),
-        "how much the times of a worker's steps vary",
+        "variation of a worker's step times",
         source="our choice: random by default",
     )
     seconds_per_sample: float = parameter(1e-3, "time for one sample at speed 1", unit="s", gt=0)
-    seconds_per_step: float = parameter(1e-3, "time of a step however small, at speed 1", unit="s", ge=0)
+    seconds_per_step: float = parameter(1e-3, "fixed time of a step, at speed 1", unit="s", ge=0)
     read_seconds_per_sample: float = parameter(
         0.0,
         "time to read one sample of a batch at speed 1; map_reduce scans its partition instead",
@@ -111,28 +111,28 @@ class Cluster(Part):
         ge=0,
     )
     bandwidth_mbit_s: OfEachWorker = parameter(
-        1000.0, "a worker's link: from the worker, and to it if no other is given", unit="Mbit/s"
+        1000.0, "a worker's uplink, and its downlink by default", unit="Mbit/s"
     )
     bandwidth_down_mbit_s: OfEachWorker | None = parameter(
-        None, "a worker's link, to the worker; none: as from it", unit="Mbit/s"
+        None, "a worker's downlink; none: same as the uplink", unit="Mbit/s"
     )
-    latency_s: OfEachWorker = parameter(5e-4, "one way between a worker and any other machine", unit="s")
+    latency_s: OfEachWorker = parameter(
+        5e-4, "one-way latency between a worker and any other machine", unit="s"
+    )
     server_bandwidth_mbit_s: OfEachWorker = parameter(
-        10_000.0, "a server's link, each direction, shared by the workers", unit="Mbit/s"
+        10_000.0, "a server's link per direction, shared by the workers", unit="Mbit/s"
     )
-    server_latency_s: float = parameter(1e-4, "one way between two servers", unit="s", ge=0)
+    server_latency_s: float = parameter(1e-4, "one-way latency between two servers", unit="s", ge=0)
     slowdowns: tuple[Slowdown, ...] = parameter((), "transient stragglers: worker, from_s, to_s, factor")
-    failures: tuple[Failure, ...] = parameter((), "lost workers: worker, at_s, rejoin_s (may be left out)")
+    failures: tuple[Failure, ...] = parameter((), "lost workers: worker, at_s, rejoin_s (optional)")
     joins: tuple[LateJoin, ...] = parameter((), "workers that arrive late: worker, at_s")
     corruptions: tuple[Corruption, ...] = parameter(
         (), "workers with corrupted pushes: worker, how, factor, after"
     )
-    throttles: tuple[Throttle, ...] = parameter(
-        (), "links that are slow for a while: worker, from_s, to_s, factor"
-    )
+    throttles: tuple[Throttle, ...] = parameter((), "temporarily slow links: worker, from_s, to_s, factor")
     service: Service = parameter(Service(), "time that servers and the coordinator take; off by default")
     link_time: SerializeAsAny[StepTime] | None = parameter(
-        None, "how much the latency of pushes and models varies; none: it does not"
+        None, "variation of the latency of pushes and models; none: constant"
     )
     first_window_bytes: int = parameter(
         0,
@@ -142,10 +142,10 @@ class Cluster(Part):
         ge=0,
     )
     paces_live_runs: bool = parameter(
-        False, "steps of live runs take as long as in virtual time, if the machine computes them in less"
+        False, "whether live steps are slowed down to their time in the simulation"
     )
     link_sharing: Literal["in_turn", "equal"] = parameter(
-        "in_turn", "whether messages pass a server's link one after another, or at once in equal shares"
+        "in_turn", "whether messages use a server's link one after another, or concurrently in equal shares"
     )
 
     cores: float = parameter(
@@ -259,7 +259,7 @@ def make_cluster(value: Any) -> Cluster:
         if "workers" in value and named is not None and "workers" not in named.model_fields:
             count = len(cast(Cluster, named()).machines())
             raise ParameterError(
-                f"cluster {named.name!r}: workers: its {count} workers are fixed; leave workers out, or name "
-                "'custom' for so many equal ones"
+                f"cluster {named.name!r}: workers: it always has {count} workers; remove workers, or use "
+                "cluster 'custom' with any number of equal workers"
             )
     return cast(Cluster, make_part("cluster", value))

@@ -78,7 +78,7 @@ class ConnectionSettings(Specification):
         if given and len(given) < 3:
             raise ParameterError(f"connection: {given[0]} needs tls_ca_file, tls_cert and tls_key, all three")
         if self.ports is not None and self.port_range is None:
-            raise ParameterError(f"connection.ports: {self.ports!r} is no range such as 40000-40100")
+            raise ParameterError(f"connection.ports: {self.ports!r} is not a range such as 40000-40100")
         return self
 
     @property

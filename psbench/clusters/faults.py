@@ -25,7 +25,7 @@ class Slowdown(WorkerFault):
 
     from_s: float = Field(ge=0, description="beginning, seconds")
     to_s: float = Field(gt=0, description="end, seconds")
-    factor: float = Field(gt=0, description="how many times as long a step takes")
+    factor: float = Field(gt=0, description="factor of the step time")
 
 
 class Throttle(WorkerFault):
@@ -37,14 +37,14 @@ class Throttle(WorkerFault):
 
     from_s: float = Field(ge=0, description="beginning, seconds")
     to_s: float = Field(gt=0, description="end, seconds")
-    factor: float = Field(gt=0, description="how many times as long bytes take on the link")
+    factor: float = Field(gt=0, description="factor of the transfer time on the link")
 
 
 class Failure(WorkerFault):
     """A worker is lost at `at_s` and, unless `rejoin_s` is None, is back at `rejoin_s`."""
 
-    at_s: float = Field(ge=0, description="when it is lost, seconds")
-    rejoin_s: float | None = Field(None, gt=0, description="when it is back, seconds; never if not given")
+    at_s: float = Field(ge=0, description="time of the failure, seconds")
+    rejoin_s: float | None = Field(None, gt=0, description="time of the return, seconds; none: never")
 
 
 class LateJoin(WorkerFault):
@@ -52,7 +52,7 @@ class LateJoin(WorkerFault):
 
     called_in_errors = "late join"
 
-    at_s: float = Field(gt=0, description="when it arrives, seconds")
+    at_s: float = Field(gt=0, description="time of the arrival, seconds")
 
 
 class Corruption(WorkerFault):
@@ -71,9 +71,9 @@ class Corruption(WorkerFault):
     how: Literal["sign_flipped", "scaled", "noise", "stale", "nan"] = Field(
         description="vector that is sent instead"
     )
-    factor: float = Field(1.0, gt=0, description="how large it is")
-    after: int = Field(0, ge=0, description="releases of the worker before it goes wrong")
-    age: int = Field(1, ge=1, description="how many pushes old a stale one is")
+    factor: float = Field(1.0, gt=0, description="magnitude of that vector")
+    after: int = Field(0, ge=0, description="releases of the worker before its pushes are corrupted")
+    age: int = Field(1, ge=1, description="age of a stale vector, in pushes")
 
 
 def check_incidents(
@@ -112,7 +112,7 @@ def _arrivals(where: str, num_workers: int, joins: Sequence[LateJoin]) -> dict[i
             f"{where}: worker {twice} joins late twice; use a failure with rejoin_s to return"
         )
     if len(arrivals) == num_workers:
-        raise ParameterError(f"{where}: every worker joins late; at least one must be there at the start")
+        raise ParameterError(f"{where}: every worker joins late; at least one must be present at the start")
     return arrivals
 
 
@@ -122,7 +122,7 @@ def _check_failures(where: str, worker: int, failures: list[Failure], there_from
     for failure in sorted(failures, key=lambda f: f.at_s):
         if there is None or failure.at_s < there:
             raise ParameterError(
-                f"{where}: worker {worker} fails at {failure.at_s:g} s, when it is not there"
+                f"{where}: worker {worker} fails at {failure.at_s:g} s, when it is not in the run"
             )
         if failure.rejoin_s is not None and failure.rejoin_s <= failure.at_s:
             raise ParameterError(

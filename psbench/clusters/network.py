@@ -215,7 +215,7 @@ class Network:
         """Return the delay in seconds that transfers started since then add to a worker's last message.
 
         Call it at the time for which the message, up (0) or back (1), was scheduled; the message is then
-        scheduled anew, so a second call returns 0 unless further transfers have started.
+        scheduled again, so a second call returns 0 unless further transfers have started.
         """
         if (worker, back) not in self._last:
             return 0.0

@@ -140,7 +140,7 @@ class Profile:
         return (self.seconds_per_step + samples * per_sample) / self.speed[worker]
 
     def forward_s(self, samples: int, worker: int | None = None) -> float:
-        """Return the seconds in which a loss is taken over so many samples: a third of what training takes.
+        """Return the seconds of a forward pass over that many samples: a third of a training step.
 
         On a worker's machine, or on one of speed 1. Nothing varies by chance, and reading samples again takes
         no time: they are the same in every evaluation.
@@ -170,7 +170,7 @@ def _each(where: str, key: str, values: tuple[float, ...], *, positive: bool) ->
 def _check_rates(where: str, rates: tuple[tuple[float, float], ...]) -> None:
     begins = [begin for begin, _ in rates]
     if begins != sorted(set(begins)) or min(begins, default=0.0) < 0:
-        raise ParameterError(f"{where}: achieved_rates must have growing sizes, in bytes, got {begins}")
+        raise ParameterError(f"{where}: achieved_rates must have increasing sizes, in bytes, got {begins}")
     for begin, mbit_s in rates:
         _number(f"{where}: achieved_rates from {begin:g} bytes", mbit_s, positive=True)
 

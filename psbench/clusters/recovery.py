@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psbench.core import Specification, Strategy, parameter
-from psbench.core.replicas import unreplicable
+from psbench.core.replicas import must_not_lag, unreplicable
 from psbench.errors import ParameterError
 
 
@@ -22,6 +22,10 @@ class Recovery(Specification):
         With 1 another process holds the state of all servers, and no worker is answered before it has
         what the answer rests on: a lost server costs no update that any worker has heard of, and the run
         goes on from there as from a checkpoint. If that process is lost, another takes its place.
+    replica_every : int
+        With k above 1 the replica may lag: it is sent a state with every k-th update, and workers wait for
+        that one alone. A lost server then costs at most the k - 1 updates since, which the run's warnings
+        count. This is the bounded consistency of MLFabric (thesis 3.2.6), counted in updates.
     replace_workers : bool
         Whether a free Dask worker takes the place of a lost training worker, with its shard; the others
         go on meanwhile. Otherwise they go on without it.
@@ -32,6 +36,9 @@ class Recovery(Specification):
 
     max_restarts: int = parameter(2, "restarts from the last checkpoint when a server is lost", ge=0)
     replicas: int = parameter(0, "processes that hold the servers' state, to lose no update", ge=0, le=1)
+    replica_every: int = parameter(
+        1, "updates between two states that the replica is sent", source="thesis 3.2.6", ge=1
+    )
     replace_workers: bool = parameter(False, "whether a free Dask worker takes a lost worker's place")
     min_workers: int | None = parameter(None, "training workers to begin with; the others join later", ge=1)
     wait_for_workers: float = parameter(60.0, "how long to wait for free Dask workers", unit="s", ge=0)
@@ -53,9 +60,18 @@ class Recovery(Specification):
             raise ParameterError(
                 f"recovery.min_workers: {self.min_workers}, and the cluster has {num_workers} workers"
             )
+        if self.replica_every > 1 and not self.replicas:
+            raise ParameterError(
+                f"recovery.replica_every: {self.replica_every}, and there is no replica; set replicas to 1"
+            )
         for composition in compositions if self.replicas else ():
             if why := unreplicable(composition):
                 raise ParameterError(
                     f"recovery.replicas: {composition.name!r} cannot be replicated, as {why}; "
                     "use checkpoint_every, from which a run can be resumed too"
+                )
+            if self.replica_every > 1 and (why := must_not_lag(composition)):
+                raise ParameterError(
+                    f"recovery.replica_every: a replica of {composition.name!r} must not lag, as {why}; "
+                    "set replica_every to 1"
                 )

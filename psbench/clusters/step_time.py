@@ -162,7 +162,7 @@ class LogNormal(StepTime):
     stall: float = parameter(0.0, "mean duration of a stall, in mean times of the other steps", ge=0)
 
     def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
-        """Return log-normal factors; correlated ones, or with stalls, of a new series, whatever `start`."""
+        """Return log-normal factors of a new series, possibly correlated or with stalls; ignores `start`."""
         if self.correlation or self.stalls:
             return self.series(0, rng)(size)
         return self._independent(rng, size)

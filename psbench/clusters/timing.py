@@ -106,7 +106,7 @@ class StepTimes:
         for worker, used in enumerate(self._used()):
             length = self._step_time.length(worker)
             if length is not None and used > length:
-                steps = f"worker {worker} took {used} steps, and its trace has {length}"
+                steps = f"worker {worker} took {used} steps, but its trace has {length}"
                 logger.warning("step_time 'trace': %s: it was repeated", steps)
         return [
             {"worker": worker, "steps": used - before, "read_s": reading, "compute_s": seconds - reading}

@@ -107,11 +107,11 @@ class Trace(StepTime):
             raise ParameterError(f"step_time 'trace': {given[0]} and {given[1]} are given; remove one")
         if self.block is not None and not self.in_blocks:
             raise ParameterError(
-                "step_time 'trace': block is for steps that are drawn in blocks; set the order"
+                "step_time 'trace': block applies only if steps are drawn in blocks; set order"
             )
         if self.samples is not None and not self.in_seconds:
             raise ParameterError(
-                "step_time 'trace': samples is for seconds; factors go with the batch anyway"
+                "step_time 'trace': samples applies only to seconds; factors scale with the batch anyway"
             )
         for factor in self.factors:
             if not 0 < factor < float("inf"):
@@ -203,7 +203,7 @@ def _taken(values: Doubles, in_order: bool, rng: np.random.Generator, start: int
 
 def _check(what: str, worker: int, seconds: tuple[float, ...]) -> None:
     if not seconds:
-        raise ParameterError(f"{what}: worker {worker} has no step")
+        raise ParameterError(f"{what}: worker {worker} has no steps")
     for step, value in enumerate(seconds):
         if not 0 < value < float("inf"):
             raise ParameterError(
@@ -252,5 +252,5 @@ def _read(file: Path, changed: int, size: int) -> tuple[tuple[float, ...], ...]:
     workers = np.unique(frame["worker"])
     gaps = np.flatnonzero(workers != np.arange(len(workers)))
     if len(gaps):
-        raise DataError(f"{file}: has no step of worker {gaps[0]}")
+        raise DataError(f"{file}: has no steps of worker {gaps[0]}")
     return tuple(tuple(steps.tolist()) for _, steps in frame.groupby("worker")["seconds"])

@@ -130,6 +130,7 @@ class ActionProcessor:
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
         self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers, now.selection)
+        self._order_hooks += defined("on_release", now.communication.codec)
 
     def watch(self, rule: Switching | None) -> None:
         """Call this switch rule after every update, besides the composition's parts."""
@@ -195,8 +196,10 @@ class ActionProcessor:
             mix.versions[number] = worker.version
             worker.push_weight = mix.push_weights.get(number, worker.push_weight)
         self.out.append(mix)
+        # a ring of n workers sends 2 (n - 1) of its n-th parts from each of them
         received = sum(len(row.keys() - {number}) for number, row in mix.rows.items())
-        size = received * self._wire_size.of(now.communication.codec, now.placement)
+        models = 2 * (len(mix.rows) - 1) if mix.meet else received
+        size = models * self._wire_size.of(now.communication.codec, now.placement)
         text = {"sent": mix.sent, "steps_first": not sends_before_step(now.communication), "rows": mix.rows}
         first = next(iter(mix.rows))
         columns = {"id": mix.push, "version": mix.versions[first], "bytes": size, "text": plain_json(text)}
@@ -228,6 +231,7 @@ class ActionProcessor:
         orders = release.orders
         if orders and "batch_size" in orders:
             worker.batch_size = orders["batch_size"]
+        worker.codec_setting = orders.get("codec", -1) if orders else -1
         release.ticket = worker.ticket = worker.ticket + 1
         worker.status = COMPUTING
         worker.overlapping = False
@@ -246,7 +250,9 @@ class ActionProcessor:
                 release.fragment = worker.fragment
             if "fragment" not in orders:
                 name = self.composition.communication.name
-                raise ProtocolError(f"{name!r}: has fragments, and on_release orders none: {{'fragment': 0}}")
+                raise ProtocolError(
+                    f"{name!r}: has fragments, so on_release must order one, such as {{'fragment': 0}}"
+                )
             worker.fragment = orders["fragment"]
             self.note_fragments(worker, release.fragment)
         if self._decides_own_rounds:
@@ -419,7 +425,7 @@ class ActionProcessor:
         self.record(Kind.DISCARD, worker=push.worker, id=push.id, text=discard.reason)
 
     def tell(self, tell: act.Tell) -> None:
-        """Send orders to a worker; if its release is withheld, after that."""
+        """Send orders to a worker; if its release is withheld, send them after the release."""
         if self.migration is not None and self.migration.withholds(tell.worker, self.view):
             self.migration.withhold_orders(tell)
             return
@@ -432,7 +438,7 @@ class ActionProcessor:
         """Request numbers from the backend; the rest of the answer waits for them."""
         if not hasattr(getattr(self.composition, measure.domain, None), "on_measured"):
             raise ProtocolError(
-                f"{measure.domain!r} asks for numbers, but its part defines no on_measured to take them"
+                f"the {measure.domain} part returned a Measure, but it defines no on_measured"
             )
         self.measuring_part = measure.domain
         self.out.append(measure)
@@ -515,7 +521,7 @@ class ActionProcessor:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Load a state from `state_dict`."""
         self.drain = Drain.of_state(state["drain"]) if state["drain"] else None
         self.migration = Migration.of_state(state["migration"]) if state["migration"] else None
         self.needs_full_model = set(state["needs_full_model"])

@@ -1,5 +1,7 @@
 """Actions: the decisions of parts, which a backend performs in the given order.
 
+`notebooks/site/glossary.md` defines commit, release, hold and hand-over.
+
 `Commit` and `SwitchTo` are performed by the engine and never reach a backend. The engine completes `Release`
 and `Apply`: a part writes `Release(worker)`, the backend receives it with the version to load and a ticket.
 They are completed in place, so a part makes new ones each time and keeps none. A backend never changes them.
@@ -198,13 +200,16 @@ class Mix:
     """Replace workers' models by weighted sums of models, simultaneously (aggregation, no server).
 
     `rows` has for each of these workers the weights by worker, its own included. With `sent` each takes what
-    the others sent at the version that it has itself, else their models as they are now. `push` is the
-    push that this answers, -1 for none; `push_weights` the new weights of stochastic gradient push. The
-    engine sets `versions`: how often each of their models has been mixed then.
+    the others sent at the version that it has itself, else their models as they are now. If the workers
+    `meet`, all of them wait, add up their models among themselves and are released; else the first alone is,
+    and the others go on computing. `push` is the push that this answers, -1 for none; `push_weights` the new
+    weights of stochastic gradient push. The engine sets `versions`: how often each of their models has been
+    mixed then.
     """
 
     rows: dict[int, dict[int, float]]
     sent: bool = False
+    meet: bool = False
     push: int = -1
     push_weights: dict[int, float] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)

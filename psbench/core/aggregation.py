@@ -22,39 +22,41 @@ Exchanging: TypeAlias = Generator[Any, Any, Mapping[str, Vector]]
 
 def _needs_of_several_vectors() -> tuple[Need, ...]:
     def need(domain: str, is_met: Callable[[Any], bool], why: str, remedy: str = "") -> Need:
-        return Need(domain, is_met, "{part} has pushes carry several vectors, " + why, remedy, _has_several)
+        return Need(
+            domain, is_met, "{part} expects pushes with several vectors, " + why, remedy, _has_several
+        )
 
     return (
         need(
             "communication",
             lambda m: overrides(m, "payload"),
-            "of which {other} gives one",
-            "define 'payload' of {other}",
+            "but {other} pushes one",
+            "override 'payload' in {other}",
         ),
         need(
             "communication",
             lambda m: not overrides(m, "fragments"),
-            "and fragments, as of {other}, are of one",
+            "but the fragments of {other} have one",
         ),
-        need("aggregation", lambda a: not a.measures, "and measured numbers are of one"),
-        need("aggregation", lambda a: not a.exchanges, "and an exchange is of one"),
+        need("aggregation", lambda a: not a.measures, "but measurements support only one"),
+        need("aggregation", lambda a: not a.exchanges, "but an exchange supports only one"),
         Need(
             "communication",
             lambda m: m.codec.entrywise,
-            "{part} has pushes carry several models, and the codec of {other} sends one, as a difference",
+            "{part} expects pushes with several models, but the codec of {other} sends the difference of one",
             "set codec to 'none' or 'fp16'",
             lambda a: _has_several(a) and a.payload == "parameters",
         ),
         need(
             "consistency",
             lambda c: c.barrier or c.singly,
-            "and a push may wait for a commit under {other} with one vector only",
+            "but under {other} a push that waits for a commit has one",
         ),
         need(
             "placement",
             lambda p: not p.moves,
-            "whose entries {other} does not move",
-            "leave reassignment out",
+            "but {other} moves the entries of one only",
+            "remove reassignment",
         ),
     )
 
@@ -72,11 +74,11 @@ def _needs_of_several_answered() -> tuple[Need, ...]:
         )
 
     return (
-        need("aggregation", lambda a: a.reply == "model", "and {other} answers with none"),
+        need("aggregation", lambda a: a.reply == "model", "but {other} replies without the model"),
         need(
             "communication",
             lambda m: not overrides(m, "fragments"),
-            "which an answer of a fragment, as of {other}, leaves out",
+            "but {other} replies with fragments, which exclude them",
         ),
     )
 
@@ -108,7 +110,7 @@ class Aggregation(Part):
     linear: ClassVar[bool] = True
     #: whether `update` is given the version that each push started from (`Pushed.base`)
     needs_base: ClassVar[bool] = False
-    #: whether `update` is told which entries are of which tensor (`Step.tensors`), as it takes norms of them
+    #: whether `update` needs the entries of each tensor (`Step.tensors`), for example for norms
     per_tensor: ClassVar[bool] = False
     #: whether the aggregate of an exchange and what it has left out of the pushes add up, weighted, to these
     conserves_sums: ClassVar[bool] = False
@@ -133,49 +135,52 @@ class Aggregation(Part):
         Need(
             "aggregation",
             lambda a: type(a).update is not Aggregation.update,
-            "{part} receives models, and the weighted sum of models is no direction",
-            "define 'update'",
+            "{part} receives models, and a weighted sum of models is not a descent direction",
+            "override 'update'",
             when=lambda a: a.payload == "parameters",
         ),
         Need(
             "consistency",
             lambda c: c.barrier,
-            "{part} replies with the aggregate of a commit, which a worker outside of the commit would miss "
-            "under {other}",
+            "{part} replies with the aggregate of a commit, but under {other} workers outside the "
+            "commit "
+            "would not receive it",
             when=lambda a: a.reply == "aggregate",
         ),
         Need(
             "consistency",
             lambda c: c.barrier or (c.singly and c.waits_for == "none"),
-            "{part} answers the pushers of a commit, and {other} may release one after the next",
+            "{part} replies only to the workers of a commit, but {other} may release a worker after a "
+            "later commit",
             when=lambda a: a.reply == "answer",
         ),
         Need(
             "communication",
             lambda m: m.codec_down.name in FLOAT_CODECS,
-            "{part} sends answers, of which none is a difference from the one before, as the codec of "
-            "{other} for replies requires",
+            "{part} sends answers that are independent of each other, but the reply codec of {other} "
+            "encodes differences",
             "set codec_down to 'none' or 'fp16'",
             when=lambda a: a.reply == "answer",
         ),
         Need(
             "placement",
             lambda p: p.num_servers == 1,
-            "{part} takes norms of whole tensors, of which each server of {other} holds a part",
+            "{part} uses norms of whole tensors, but each server of {other} holds parts of tensors",
             "use servers: 1",
             when=lambda a: a.per_tensor,
         ),
         Need(
             "placement",
             lambda p: isinstance(p, Replicas),
-            "{part} has workers that hold the model and add up several times for a version, which {other} "
-            "cannot do",
+            "{part} sums several times per version among workers that hold the model, which {other} "
+            "does "
+            "not support",
             when=lambda a: a.exchanges,
         ),
         Need(
             "communication",
             lambda m: m.codec.name == "none",
-            "{part} determines what its sums carry, and {other} would encode it",
+            "{part} encodes its sums itself, and {other} would encode them again",
             "set codec to 'none'",
             when=lambda a: a.exchanges,
         ),
@@ -322,6 +327,6 @@ class GradientSums(Aggregation):
         Need(
             "communication",
             lambda m: m.pushes_sums,
-            "{part} takes each push as a sum over steps, and under {other} it is a mean",
+            "{part} interprets each push as a sum over steps, but under {other} it is a mean",
         ),
     )

@@ -16,19 +16,19 @@ class AnsweredModels(Aggregation):
         Need(
             "communication",
             lambda m: isinstance(m, AnsweredSteps),
-            "{part} answers with a model, which a worker under {other} would take for a gradient",
+            "{part} answers with a model, which workers under {other} would interpret as a gradient",
         ),
     )
 
 
 class AnsweredSteps(OwnSteps):
-    """A worker steps by itself and continues from the answer to its push, which is a model."""
+    """A worker takes local steps and continues from the answer to its push, which is a model."""
 
     needs = (
         Need(
             "aggregation",
             lambda a: isinstance(a, AnsweredModels),
-            "{part} continues from the model with which a push is answered, and {other} answers with none",
+            "{part} continues from the model in the reply to a push, but {other} replies without one",
         ),
     )
 

@@ -166,7 +166,7 @@ class Entries(Protocol):
         """Number of entries."""
 
     def of(self, vector: Vector) -> Vector:
-        """Return them: a view if they are one range, else a copy."""
+        """Return these entries of a vector: a view for a single range, else a copy."""
 
     def put(self, vector: Vector, part: Vector) -> None:
         """Write them into a vector."""
@@ -280,7 +280,7 @@ class State(MutableMapping[str, Any]):
         return part
 
     def put(self, entries: Entries, fragment: int, part: State) -> None:
-        """Take over the state of some entries."""
+        """Store the state of some entries."""
         for name, value in part.items():
             if isinstance(value, float):
                 self._values[f"{name}[{fragment}]"] = value
@@ -312,8 +312,8 @@ class State(MutableMapping[str, Any]):
             raise TypeError(f"state {name!r}: is a {what}, neither a vector nor a number") from None
         if not fits:
             raise ValueError(
-                f"state {name!r}: is of shape {tuple(value.shape)} and {value.dtype}; a vector here is of "
-                f"shape {tuple(like.shape)} and {like.dtype}"
+                f"state {name!r}: has shape {tuple(value.shape)} and {value.dtype}, expected "
+                f"{tuple(like.shape)} and {like.dtype}"
             )
         place = value.data_ptr()
         is_lent = place == like.data_ptr()  # or another's, who changes it too

@@ -68,7 +68,7 @@ def _measures(domain: str) -> _Rule:
         domain,
         ("on_measured",),
         lambda s: _may(getattr(s, domain), "measures"),
-        "the part asks for no numbers",
+        "the part requests no measurements",
         "declare them in `measures`, and return a Measure",
     )
 
@@ -94,7 +94,7 @@ CALLED_IN_ALL: dict[str, tuple[str, ...]] = {
     "placement": ("ranges", "balance", "worker_bytes", "bytes_up", "bytes_down"),
     # a rule with a time alone is asked nothing else: see `never_asked`
     "switching": ("on_applied", "on_evaluated", "on_push", "on_timer", "on_switch_requested", "why_not"),
-    "codec": ("num_bits", "num_bytes", "encode", "decode"),
+    "codec": ("num_bits", "num_bytes", "encode", "decode", "at", "on_push", "on_release"),
 }
 
 
@@ -126,7 +126,7 @@ _RULES = (
                 or isinstance(s.placement, PeerToPeer)
             )
         ),
-        "pushes are not of one vector to servers or a ring",
+        "a push is not one vector to servers or a ring",
         "have pushes carry one vector with an entry for each parameter",
     ),
     _Rule(
@@ -168,7 +168,7 @@ _RULES = (
         "aggregation",
         ("sums", "left_out"),
         lambda s: s.aggregation.exchanges,
-        "pushes are added up as they are",
+        "pushes are summed without an exchange",
         "override exchange() too",
     ),
     *(
@@ -176,13 +176,20 @@ _RULES = (
             domain,
             ("shift_rate",),
             is_called,
-            "models are sent as they are",
+            "models are sent whole",
             "leave `entrywise` False, so that differences are sent",
         )
         for domain, is_called in (
             ("codec", lambda s: not s.communication.codec.entrywise),
             ("codec_down", lambda s: not s.communication.codec_down.entrywise),
         )
+    ),
+    _Rule(
+        "codec_down",
+        ("at", "on_push", "on_release"),
+        lambda s: False,
+        "answers are encoded, which no rule sets",
+        "set codec_down to the codec whose setting it chooses",
     ),
     _Rule(
         "placement",
@@ -221,7 +228,9 @@ def never_called(strategy: Composition) -> Iterator[str]:
         who = f"the {rule.domain} of {m.name!r}" if of_policy else f"{rule.domain} {owner.name!r}"
         for hook in rule.hooks:
             if overrides(part, hook) and not rule.is_called(strategy):
-                yield f"{who} overrides {hook}(), which is never called where {rule.otherwise}; {rule.remedy}"
+                yield (
+                    f"{who} overrides {hook}(), which is never called because {rule.otherwise}; {rule.remedy}"
+                )
 
 
 def never_asked(rule: Switching) -> str:
@@ -229,7 +238,7 @@ def never_asked(rule: Switching) -> str:
     for hook in ("start", "on_applied", "on_evaluated", "on_push", "on_timer", "on_switch_requested"):
         if overrides(rule, hook):
             return (
-                f"switching {rule.name!r} overrides {hook}(), which is never called where a switch at a set "
-                "time leads to a composition that the run has already; give `to` a strategy of its own"
+                f"switching {rule.name!r} overrides {hook}(), which is never called because a switch "
+                "at a set time leads to an existing composition; give `to` a new strategy"
             )
     return ""

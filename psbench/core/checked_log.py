@@ -51,7 +51,7 @@ class _Mixing(_Text):
     @model_validator(mode="after")
     def _numbered(self) -> _Mixing:
         if not all(name.isdecimal() for row in (self.rows, *self.rows.values()) for name in row):
-            raise ValueError("its workers are no numbers")
+            raise ValueError("its workers are not numbers")
         if not all(self.rows.values()):
             raise ValueError("a worker mixes no model")
         return self
@@ -75,7 +75,7 @@ def _check_chunk(stats: dict[str, float]) -> None:
         raise ValueError(f"{min(missing)} is missing")
     for name in _COUNTS & stats.keys():
         if not 0 <= stats[name] <= _LARGEST:
-            raise ValueError(f"{name} is no count")
+            raise ValueError(f"{name} is not a count")
 
 
 def _check_mixed(mixing: _Mixing, num_workers: int) -> None:
@@ -137,10 +137,10 @@ def _first(faults: Booleans, what: str, rows: Array | None = None) -> Iterator[t
 
 def _wrong_columns(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[int, str]]:
     times = rows["time_s"]
-    yield from _first(~((times >= 0) & (times <= _LAST_S)), "a time that is negative or no number")
+    yield from _first(~((times >= 0) & (times <= _LAST_S)), "a time that is negative or not a number")
     yield from _first(rows["kind"] > max(Kind), "an unknown kind of event")
     yield from _first(rows["worker"] >= num_workers, f"a worker beyond {num_workers - 1}")
-    yield from _first(rows["text"] >= len(log.texts), "a text that is not there")
+    yield from _first(rows["text"] >= len(log.texts), "a reference to a missing text")
     yield from _first(rows["samples"] < 0, "a number of samples below 0")
     for name in ("compute_s", "send_s"):
         yield from _first(~(rows[name] >= 0) & (rows["kind"] == Kind.PUSH), f"a {name} that is negative")
@@ -159,7 +159,7 @@ def _wrong_pushes(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[
     ordered = numbers[order]
     twice = np.zeros(len(place), dtype=bool)
     twice[order[1:]] = ordered[1:] == ordered[:-1]
-    yield from _first(twice, "a push with the number of another", place)
+    yield from _first(twice, "a duplicate push number", place)
     used = np.flatnonzero(np.isin(rows["kind"], (Kind.APPLY, Kind.DISCARD)))
     if not len(used):
         return
@@ -185,8 +185,8 @@ def _wrong_presence(log: EventLog, rows: Any, num_workers: int) -> Iterator[tupl
     is_there = known & np.isin(kind[last], _COMES)
     was_there = np.append(False, is_there[:-1]) & np.append(False, worker[1:] == worker[:-1])
     faults = (
-        (~changes & ~is_there, "a push or release of a worker that is not there"),
-        (np.isin(kind, _COMES) & was_there, "a worker that joins and is there already"),
+        (~changes & ~is_there, "a push or release of an absent worker"),
+        (np.isin(kind, _COMES) & was_there, "a join of a worker that is already present"),
     )
     for wrong, what in faults:
         if wrong.any():
@@ -201,7 +201,7 @@ def _wrong_texts(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[i
         kind, text = Kind(each >> 32), log.text(each & 0xFFFFFFFF)
         if kind not in _TEXTS or not (text or kind in _NEEDED):
             continue
-        what = f"a text that is none of {kind.name.lower()}"
+        what = f"a text that is invalid for {kind.name.lower()}"
         try:
             if _ENDLESS.search(text):
                 raise ValueError("a number has 300 digits")
@@ -240,7 +240,7 @@ def _wrong_mixing(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[
             mixing = _Mixing.model_validate_json(log.text(text))
             weights = {int(name): [*map(int, row)] for name, row in mixing.rows.items()}
             if not there.issuperset([*weights, *(other for row in weights.values() for other in row)]):
-                yield place, "a mixing with a worker that is not there"
+                yield place, "a mixing with an absent worker"
             for to, others in weights.items():
                 wanted = {(other, versions[to], mixing.steps_first) for other in others}
                 if mixing.sent and not wanted <= sent:

@@ -12,7 +12,7 @@ _UNENCODED = "set both codecs to 'none', or use placement 'all_reduce'"
 
 
 class NetworkTimes(Protocol):
-    """Times of messages, in seconds, that the cost of a collective operation is made of."""
+    """Message times in seconds, from which the cost of a collective operation is computed."""
 
     def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
         """Return the time of a ring All-Reduce among workers."""
@@ -31,32 +31,32 @@ class Collective(Placement):
         Need(
             "aggregation",
             lambda a: (a.linear or a.exchanges) and "dot" not in a.measures,
-            "{part} adds up pushes on their way, and {other} looks at each of them",
+            "{part} sums pushes in transit, but {other} needs each push",
             "use placement 'parameter_server'",
         ),
         Need(
             "communication",
             lambda m: {m.codec.name, m.codec_down.name} <= FLOAT_CODECS,
-            "{part} adds up vectors on their way, as floats, and {other} encodes them otherwise",
+            "{part} sums float vectors in transit, but {other} encodes them differently",
             "use codecs 'none' or 'fp16'",
         ),
         Need(
             "communication",
             lambda m: not (m.codec.has_memory or m.codec_down.has_memory),
-            "{part} rounds sums on their way, which are no worker's residual for {other} to keep",
+            "{part} rounds sums in transit, but {other} can correct only errors of single workers",
             "use codecs without error_feedback",
             lambda p: not isinstance(p, Jobs),
         ),
         Need(
             "communication",
             lambda m: not m.pushes_sums,
-            "{part} needs replicas of one model, and workers under {other} have moved on",
+            "{part} needs replicas of one model, but workers under {other} change theirs",
             "use placement 'parameter_server'",
         ),
         Need(
             "consistency",
             lambda c: c.barrier and not c.cancels,
-            "{part} needs all workers in each operation, and {other} commits pushes of some",
+            "{part} needs all workers in each operation, but {other} commits pushes of some",
         ),
     )
 
@@ -65,11 +65,11 @@ class Collective(Placement):
         return 0.0
 
     def to_all_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
-        """Return the seconds in which a message of each worker goes to all: half of a ring for their sum."""
+        """Return the seconds of a message from each worker to all others: half of a ring for their sum."""
         return 0.5 * self.reduce_s(network, len(workers) * num_bytes, workers)
 
     def to_all_bytes(self, num_bytes: int, num_workers: int) -> tuple[float, float]:
-        """Return as how long a vector a message to all counts up, and down: half of all messages each."""
+        """Return the bytes up and down of a message from each worker to all others."""
         return 0.5 * num_workers * num_bytes, 0.5 * num_workers * num_bytes
 
 
@@ -78,7 +78,7 @@ class Replicas(Collective):
 
 
 class ServerSums(Replicas):
-    """Servers add up the pushes, and know neither the model nor an optimizer."""
+    """Servers that sum pushes, without a model or an optimizer."""
 
     @property
     def adding_servers(self) -> int:
@@ -87,7 +87,7 @@ class ServerSums(Replicas):
 
 
 def servers_that_add(placement: Placement) -> int:
-    """Return how many servers add up pushes; 0 if servers hold the model, or there are none."""
+    """Return the number of summing servers; 0 if servers hold the model, or there are none."""
     return placement.adding_servers if isinstance(placement, ServerSums) else 0
 
 
@@ -98,39 +98,39 @@ class Shares(Replicas):
         Need(
             "communication",
             lambda m: not (m.steps_by_itself or m.overlaps),
-            "{part} has a worker hold a share of the model between steps, and {other} needs all of it",
+            "under {part} a worker holds a share of the model between steps, but {other} needs all of it",
             "use placement 'all_reduce'",
         ),
         Need(
             "aggregation",
             lambda a: not (a.exchanges or a.per_tensor),
-            "{part} has a worker hold a share of the model, and {other} needs all of it",
+            "under {part} a worker holds a share of the model, but {other} needs all of it",
             "use placement 'all_reduce'",
         ),
         Need(
             "stragglers",
             lambda s: not s.drops,
-            "{part} has each share of the model with one worker alone, and {other} may drop that worker",
+            "under {part} each share of the model is on one worker only, and {other} may drop that worker",
             "use placement 'all_reduce'",
         ),
         Need(
             "communication",
             lambda m: not m.is_encoded,
-            "{part} gathers shares of the model as they are, and {other} encodes what is sent",
+            "{part} gathers shares of the model unencoded, but {other} encodes messages",
             _UNENCODED,
         ),
         Need(
             "aggregation",
             lambda a: not a.sends,
-            "{other} sends vectors of its state with the model, of which each worker holds a share under "
-            "{part}",
+            "{other} sends vectors of its state with the model, but under {part} each worker holds a "
+            "share of the model",
             "use placement 'all_reduce' or 'parameter_server'",
         ),
     )
 
     @property
     def gathers(self) -> int:
-        """How often a step gathers the parameters that other workers hold."""
+        """Number of times that a step gathers the parameters held by other workers."""
         raise NotImplementedError(f"{type(self).__name__} must define gathers")
 
 
@@ -141,29 +141,29 @@ class Jobs(Collective):
         Need(
             "communication",
             lambda m: not m.is_encoded,
-            "{part} has tasks return 32-bit floats, and {other} encodes what is sent",
+            "tasks of {part} return 32-bit floats, but {other} encodes messages",
             _UNENCODED,
         ),
         Need(
             "communication",
             lambda m: not (m.steps_by_itself or m.overlaps or m.accumulates),
-            "{part} has tasks that keep nothing between steps, and workers under {other} do",
+            "tasks of {part} keep no state between steps, but workers under {other} do",
             "use placement 'all_reduce' or 'parameter_server'",
         ),
         Need(
             "aggregation",
             lambda a: a.payload == "gradient",
-            "{part} has tasks that keep nothing between steps, and {other} needs models of workers",
+            "tasks of {part} keep no state between steps, but {other} needs models of workers",
             "use placement 'all_reduce' or 'parameter_server'",
         ),
     )
 
     def start_s(self, partition: int) -> float:
-        """Return the seconds before each step on a partition of so many samples."""
+        """Return the seconds before each step on a partition with that many samples."""
         return 0.0
 
     def scan_s(self, partition: int) -> float:
-        """Return how much of `start_s` is reading the partition."""
+        """Return the share of `start_s` spent on reading the partition, in seconds."""
         return 0.0
 
     def broadcast_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:

@@ -103,11 +103,11 @@ def doubts(strategy: Composition) -> Iterator[str]:
         )
     if strategy.lr_scaling == "none" and usual_lr_scaling(c, a) == "by_share":
         yield (
-            f"{c.name} commits every push by itself, and each at the whole learning rate: the pushes of n "
+            f"{c.name} commits each push separately, at the full learning rate: the pushes of n "
             "workers move the model n times as far as one update of a barrier; use lr_scaling 'by_share'"
         )
     if strategy.lr_scaling == "by_share" and a.shares_rate:
         yield (
-            f"{a.name} shares the learning rate out among pushes already, and lr_scaling 'by_share' would "
-            "do so once more; use lr_scaling 'none'"
+            f"{a.name} already divides the learning rate among pushes, and lr_scaling 'by_share' would "
+            "divide it again; use lr_scaling 'none'"
         )

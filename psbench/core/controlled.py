@@ -17,7 +17,7 @@ class ControlledModels(Aggregation):
         Need(
             "communication",
             lambda m: isinstance(m, CorrectedSteps),
-            "{part} receives the control variates of workers, of which {other} gives none",
+            "{part} needs the control variates of workers, but {other} sends none",
         ),
     )
 
@@ -29,6 +29,6 @@ class CorrectedSteps(OwnSteps):
         Need(
             "aggregation",
             lambda a: isinstance(a, ControlledModels),
-            "{part} corrects its steps by a global control variate, and {other} sends none",
+            "{part} corrects its steps by a global control variate, but {other} sends none",
         ),
     )

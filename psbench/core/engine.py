@@ -192,7 +192,7 @@ class Engine:
         return self._processor.measuring_part is not None
 
     @property
-    def hears_pushes(self) -> bool:
+    def handles_pushes(self) -> bool:
         """Whether a part besides the consistency defines `on_push`, where it may drop a computing worker."""
         return bool(self._before_push)
 
@@ -211,7 +211,7 @@ class Engine:
         } | self._processor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`, written by an engine of the same strategy."""
+        """Load a state from `state_dict`, written by an engine of the same strategy."""
         self.view.load_state_dict(state["view"])
         ranges, updates = self.view.ranges, self.view.fragment_updates
         self._install(self.view.in_force)
@@ -305,7 +305,7 @@ class Engine:
         )
         if self._processor.measuring_part == EVALUATION:
             self._processor.measuring_part = None
-        if self._plateau is not None and (fall := self._plateau.hear(event.values)):
+        if self._plateau is not None and (fall := self._plateau.update(event.values)):
             self._processor.rate_factor = self._plateau.factor
             self._processor.note(act.Note(fall))
         for hook in self._after_evaluation:
@@ -381,7 +381,9 @@ class Engine:
     def _switch(self, switch: act.SwitchTo) -> None:
         """Start to drain: withhold steps from now on; ignored during a drain, or if `to` is active."""
         if self._rules is None:
-            raise ProtocolError(f"cannot switch to composition {switch.to}; this strategy has 0 alone")
+            raise ProtocolError(
+                f"cannot switch to composition {switch.to}; this strategy has only composition 0"
+            )
         switch = self._rules.numbered(switch)
         if self._processor.drain is None and switch.to != self.view.in_force:
             self._processor.end_migration()  # the next composition has an assignment of its own
@@ -431,7 +433,7 @@ class Engine:
         self.rule = rules.deciding if rules else None
         self.view.composition = rules.seen(self.view.in_force) if rules else 0
         self._processor.watch(self.rule)
-        parts = now.communication, now.stragglers, now.selection
+        parts = now.communication, now.communication.codec, now.stragglers, now.selection
         asked: list[Part] = [*parts, *([] if self.rule is None else [self.rule])]
         self._before_push: list[Hook] = defined("on_push", *asked)
 

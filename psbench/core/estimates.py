@@ -14,7 +14,7 @@ class EstimatedGradients(Aggregation):
         Need(
             "communication",
             lambda m: isinstance(m, SentDifferences),
-            "{part} adds pushes to estimates of gradients, and under {other} they are gradients",
+            "{part} adds pushes to gradient estimates, but pushes under {other} are gradients",
         ),
     )
 
@@ -26,12 +26,12 @@ class SentDifferences(Communication):
         Need(
             "aggregation",
             lambda a: isinstance(a, EstimatedGradients),
-            "{part} sends differences from estimates of gradients, which {other} would take for gradients",
+            "{part} sends differences from gradient estimates, which {other} would interpret as gradients",
         ),
         Need(
             "communication",
             lambda m: not m.codec.has_memory,
-            "{part} sends again what a push has left out, and so would the codec of {other}",
-            "set error_feedback of its codec to false",
+            "{part} already corrects compression errors, and the codec of {other} would correct them again",
+            "set error_feedback of that codec to false",
         ),
     )

@@ -1,5 +1,7 @@
 """Events: reports of a backend to the engine, logged in the order of handling.
 
+`notebooks/site/glossary.md` defines push, vote and report.
+
 Events are plain data and carry no tensors: a `Push` is a handle, its payload stays in the backend.
 They are never changed (frozen dataclasses would enforce it, at 3.8 times the cost).
 """
@@ -20,7 +22,7 @@ class Push:
     `compute_s` and `send_s` (seconds) and `loss` (mean over its samples) describe it for the log; a part may
     read only what it declares in `reads`, and finds that in `stats`. `overlapping`: the worker goes on
     computing while it waits for the answer. `fragment`: which entries it carries, of the `fragments` that the
-    communication part declares; -1 for all. The engine sets it.
+    communication part declares; -1 for all. The engine sets it. `setting`: that of the worker's codec.
     """
 
     id: int
@@ -36,6 +38,7 @@ class Push:
     stats: dict[str, float] | None = None
     overlapping: bool = False
     fragment: int = -1
+    setting: int = -1
 
 
 @dataclass(slots=True)
@@ -87,7 +90,7 @@ class Timer:
 
 @dataclass(slots=True)
 class Measured:
-    """The numbers that a `Measure` asked for."""
+    """The numbers requested by a `Measure`."""
 
     facts: dict[str, Any] = field(default_factory=dict)
 

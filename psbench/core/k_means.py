@@ -96,13 +96,13 @@ class Clustering:
     def _check_counts(self, num_samples: int, num_features: int) -> None:
         if self._clusters > num_samples:
             raise ParameterError(
-                f"{self._who}: {self._clusters} clusters cannot be found among {num_samples} samples; "
+                f"{self._who}: cannot form {self._clusters} clusters from {num_samples} samples; "
                 f"set clusters to {num_samples} or less"
             )
         most = min(num_samples, num_features)
         if self._components is not None and self._components > most:
             raise ParameterError(
-                f"{self._who}: {self._components:g} components cannot be kept of {most}; "
+                f"{self._who}: cannot keep {self._components:g} of {most} components; "
                 f"set components to {most} or less"
             )
 

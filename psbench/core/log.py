@@ -91,6 +91,8 @@ def push_text(push: Push) -> str:
 class EventLog:
     """A growing record of events and actions; resuming from a checkpoint truncates it.
 
+    `notebooks/site/glossary.md` defines the events and actions (push, vote, commit, release, hold).
+
     Examples
     --------
     >>> log = EventLog()

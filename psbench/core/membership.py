@@ -127,7 +127,7 @@ class EngineMembership:
         old = view.workers.get(worker)
         if old is not None and old.status != Status.GONE:
             raise ProtocolError(
-                f"worker {worker} joined, but it is active already (status {old.status.name.lower()})"
+                f"worker {worker} joined, but it is already active (status {old.status.name.lower()})"
             )
         view.workers[worker] = new = WorkerView(
             worker, ticket=old.ticket if old else 0, batch_size=self._first_batch(worker)

@@ -112,7 +112,7 @@ class Migration:
 
 
 def lost_entries(before: Ranges, after: Ranges) -> list[int]:
-    """Return how many entries each server loses.
+    """Return the number of entries that each server loses.
 
     >>> lost_entries([[(0, 4)], [(4, 8)]], [[(0, 3)], [(3, 8)]])
     [1, 0]

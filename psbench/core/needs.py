@@ -44,15 +44,15 @@ class Need(NamedTuple):
 NEEDS_BARRIER = Need(
     "consistency",
     lambda c: c.barrier,
-    "{part} treats a commit as the work of all workers since the last one, and {other} has no barrier",
+    "{part} treats a commit as the work of all workers since the last one, but {other} has no barrier",
 )
 #: of a part that compares a push with its own state
 NEEDS_SINGLE_PUSHES = Need(
     "consistency",
     lambda c: c.singly,
-    "{part} weighs one push against its own state, and {other} commits several together",
+    "{part} weights one push against its own state, but {other} commits several together",
 )
 #: of a part that gives workers batches of other sizes
 NEEDS_BARRIER_TO_RECUT = Need(
-    "consistency", lambda c: c.barrier, "{part} cuts new batches at each barrier, and {other} has none"
+    "consistency", lambda c: c.barrier, "{part} changes batch sizes at barriers, but {other} has none"
 )

@@ -20,7 +20,7 @@ class OwnSteps(Communication):
         Need(
             "aggregation",
             lambda a: a.payload != "gradient" or a.reply != "model",
-            "{part} keeps steps on the worker, and they would be lost where {other} replies with the model",
+            "{part} takes local steps, which would be lost because {other} replies with the model",
             "use an aggregation whose payload is 'parameters' or 'difference', such as 'model_average'",
         ),
     )

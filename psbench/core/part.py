@@ -83,7 +83,7 @@ class Part(Specification):
         return copy.deepcopy(dict(self.__pydantic_private__ or {}))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Load a state from `state_dict`."""
         for name, value in state.items():
             setattr(self, name, copy.deepcopy(value))
 

@@ -7,7 +7,7 @@ A hook that a part does not define does nothing. Class attributes declare the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, SerializeAsAny, field_validator
 
@@ -29,7 +29,7 @@ FragmentRanges: TypeAlias = Sequence[tuple[int, int]]
 
 
 class Consistency(Part):
-    """When pushes are committed, and which workers are released.
+    """Decides when pushes are committed and which workers are released.
 
     Properties that decide what fits: `barrier`: every commit takes one push of every active worker, and all
     are released together; `waits_for`: whom a waiting worker waits for; `singly`: one push a commit;
@@ -88,6 +88,21 @@ class CodecPart(Part):
         """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
         raise NotImplementedError(f"{type(self).__name__} must define num_bytes")
 
+    def at(self, setting: int, size: int) -> CodecPart:
+        """Return the codec of a push of `size` entries with that setting; the part itself if it has one.
+
+        The setting is in the order `codec` of the worker's last release, and -1 without one.
+        """
+        return self
+
+    def on_push(self, push: Push, view: ClusterView) -> list[Action]:
+        """React to a push before it is committed."""
+        return []
+
+    def on_release(self, worker: int, view: ClusterView) -> Orders:
+        """Return orders that go with a release, such as `codec`, the setting of the next push."""
+        return {}
+
     def shift_rate(self, size: int) -> float:
         """Return the rate at which a receiver adds decoded differences to the vector that it holds.
 
@@ -127,24 +142,22 @@ def _needs_of_fragments() -> tuple[Need, ...]:
         need(
             "aggregation",
             lambda a: a.payload == "difference" and a.reply == "model" and overrides(a, "update"),
-            "{other} does not take a step of its own along the difference of each",
+            "{other} does not step along the difference of each fragment",
             "use aggregation 'outer'",
         ),
         need(
             "aggregation",
             lambda a: not (a.measures or a.needs_base or a.exchanges),
-            "{other} asks for numbers of whole vectors",
+            "{other} measures whole vectors",
             "use aggregation 'outer'",
         ),
         need(
             "communication",
             lambda m: not m.codec.has_memory and m.codec_down.name in FLOAT_CODECS,
-            "its codecs keep whole vectors",
-            "use one without error feedback, and 'none' or 'fp16' down",
+            "its codecs have residuals of whole vectors",
+            "use a codec without error feedback, and codec_down 'none' or 'fp16'",
         ),
-        need(
-            "placement", lambda p: not p.moves, "{other} moves parameters meanwhile", "leave reassignment out"
-        ),
+        need("placement", lambda p: not p.moves, "{other} moves parameters meanwhile", "remove reassignment"),
     )
 
 
@@ -153,7 +166,7 @@ def _has_fragments(part: Communication) -> bool:
 
 
 class Communication(Part):
-    """When a worker pushes, and how messages are encoded.
+    """Decides when a worker pushes, and how messages are encoded.
 
     Parameters
     ----------
@@ -191,40 +204,40 @@ class Communication(Part):
         Need(
             "consistency",
             lambda c: c.waits_for == "none",
-            "{part} has workers that may never push, and they would stall those that wait under {other}",
+            "workers under {part} may never push, which would block workers that wait under {other}",
             when=lambda m: m.pushes == "alone",
         ),
         Need(
             "consistency",
             lambda c: c.barrier,
-            "{part} has all workers push together, and {other} has no barrier",
+            "all workers push together under {part}, but {other} has no barrier",
             when=lambda m: m.pushes == "together",
         ),
         Need(
             "consistency",
             lambda c: not c.cancels,
-            "{part} computes while its push is in transit, and {other} would cancel that work",
+            "workers under {part} compute while their push is in transit, and {other} would cancel that work",
             when=lambda m: m.overlaps,
         ),
         *_needs_of_fragments(),
         Need(
             "aggregation",
             lambda a: a.payload == "gradient",
-            "{part} has workers without models of their own, of which {other} would receive one",
-            "use a communication whose workers step by themselves, such as 'local_sgd'",
+            "workers under {part} have no models of their own, but {other} needs them",
+            "use a communication with local steps, such as 'local_sgd'",
             when=lambda m: not m.steps_by_itself,
         ),
         Need(
             "aggregation",
             lambda a: a.reply == "model",
-            "{part} has workers without models of their own, which could not apply an aggregate of {other}",
-            "use a communication whose workers step by themselves, such as 'selsync'",
+            "workers under {part} have no models of their own to apply an aggregate of {other} to",
+            "use a communication with local steps, such as 'selsync'",
             when=lambda m: not m.steps_by_itself,
         ),
         Need(
             "aggregation",
             lambda a: isinstance(a, GradientSums),
-            "{part} pushes sums over several steps, and {other} would count each as one step",
+            "{part} pushes sums over several steps, but {other} would count each as one step",
             when=lambda m: m.pushes_sums,
         ),
     )
@@ -252,6 +265,22 @@ class Communication(Part):
     @classmethod
     def _codec(cls, value: Any) -> Part:
         return make_part("codec", value)
+
+    def fresh(self) -> Self:
+        """Return an equal part whose codec is in its initial state too."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**fields | {"codec": self.codec.fresh()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the part and its codec as plain data."""
+        codec = self.codec.state_dict()
+        return super().state_dict() | ({"codec": codec} if codec else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state of `state_dict`."""
+        own = {**state}
+        self.codec.load_state_dict(own.pop("codec", {}))
+        super().load_state_dict(own)
 
     def fragments(self, layout: Layout) -> list[FragmentRanges]:
         """Return the entries of each fragment if a push carries one of several; empty if it carries all.
@@ -303,8 +332,8 @@ class Communication(Part):
         """Observe the last push as its receivers decode it; `vector` must not be changed."""
 
     def receive(self, w: Vector, answer: Vector, state: State, own: WorkerStep) -> None:
-        """Take an answer that is no model; see `Aggregation.reply`."""
-        raise NotImplementedError(f"{type(self).__name__} is sent models only; define 'receive'")
+        """Apply an answer other than a model; see `Aggregation.reply`."""
+        raise NotImplementedError(f"{type(self).__name__} receives only models; override 'receive'")
 
     def rate_epoch(self, view: ClusterView) -> float:
         """Return the epoch at which the rate's schedule is read."""
@@ -340,7 +369,7 @@ class Communication(Part):
 
 
 class Stragglers(Part):
-    """How much work each worker gets."""
+    """Decides the amount of work of each worker."""
 
     domain = "stragglers"
     varies_batch: ClassVar[bool] = False
@@ -373,7 +402,7 @@ class Stragglers(Part):
 
 
 class Switching(Part):
-    """When to switch from one composition to the next; every rule also switches on request.
+    """Decides when to switch from one composition to the next; every rule also switches on request.
 
     A rule knows two compositions, whichever the run has beside them: 0, before its switch, and 1, after it;
     `SwitchTo`, `SwitchRequested` and `view.composition` name them so.
@@ -408,7 +437,7 @@ class Switching(Part):
         return []
 
     def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
-        """Switch now, as the user has asked for."""
+        """Switch now, at the user's request."""
         return [SwitchTo(1 - view.composition if event.to is None else event.to, "asked by hand")]
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:

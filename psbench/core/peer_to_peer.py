@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def _same_family(domain: str, is_met: Callable[[Any], bool]) -> Need:
-    """Return the need that another part is of this family too, of which a strategy has all parts or none."""
-    why = "{part} is made for workers that mix models of their own, without a server, and {other} is not"
+    """Return the requirement that another part belongs to the same family."""
+    why = "{part} is for workers that mix their own models without a server, but {other} is not"
     return Need(domain, is_met, why)
 
 
@@ -30,7 +30,7 @@ class PeerToPeer(Placement):
         Need(
             "communication",
             lambda m: not m.is_encoded,
-            "{part} mixes models, and codecs are not defined for mixed models",
+            "{part} mixes models, which codecs do not support",
             "set both codecs to 'none', or use placement 'parameter_server'",
         ),
     )
@@ -77,8 +77,8 @@ class NeighbourMixing(Mixing):
         Need(
             "consistency",
             lambda c: isinstance(c, WaitsForNeighbours),
-            "{part} mixes the models that a worker's neighbours sent at the same exchange, for which {other} "
-            "does not wait",
+            "{part} mixes the models that a worker's neighbours sent at the same exchange, but {other} "
+            "does not wait for them",
         ),
     )
 
@@ -90,8 +90,47 @@ class PairMixing(Mixing):
         Need(
             "consistency",
             lambda c: c.singly and c.waits_for == "none",
-            "{part} lets a pair exchange whatever others do, and there is no common version or clock for "
-            "which {other} could wait",
+            "{part} lets each pair exchange independently, so {other} has no common version or clock to "
+            "wait for",
+        ),
+    )
+
+
+class GroupMixing(Mixing):
+    """The workers of a group wait for each other, and all go on from the same mixture of their models."""
+
+    needs = (
+        Need(
+            "consistency",
+            lambda c: isinstance(c, FormsGroups),
+            "{part} mixes the models of a group of waiting workers, and {other} forms no groups",
+        ),
+    )
+
+
+class AnyPeers(PeerToPeer):
+    """Any workers may exchange models: there is a link between every two of them."""
+
+    def receivers(self, worker: int, exchange: int, num_workers: int) -> list[int]:
+        """Return all others."""
+        return [other for other in range(num_workers) if other != worker]
+
+    senders = receivers
+
+
+class FormsGroups(Consistency):
+    """A commit takes the pushes of a group of workers, which are released together."""
+
+    needs = (
+        Need(
+            "aggregation",
+            lambda a: isinstance(a, GroupMixing),
+            "{part} commits the pushes of groups, and {other} does not mix the models of groups",
+        ),
+        Need(
+            "placement",
+            lambda p: isinstance(p, AnyPeers),
+            "{part} forms groups of any workers, and {other} has a graph or a server",
         ),
     )
 
@@ -104,7 +143,7 @@ class WaitsForNeighbours(Consistency):
         Need(
             "aggregation",
             lambda a: isinstance(a, NeighbourMixing),
-            "{part} waits for models from neighbours, and {other} uses none of them",
+            "{part} waits for models from neighbours, but {other} uses none of them",
         ),
     )
 
@@ -134,13 +173,13 @@ def unfit_without_server(
         return ""
     parts = (strategy.consistency, strategy.aggregation, strategy.communication, strategy.stragglers)
     if measuring := [part.name for part in parts if part.measures]:
-        return f"{measuring[0]}: measures a common model, and every worker has its own; use another part"
+        return f"{measuring[0]}: measures a common model, but every worker has its own; use another part"
     if tolerance:
-        return "stop.tolerance: no common model moves; stop by epochs, updates or target_accuracy"
+        return "stop.tolerance: there is no common model; stop by epochs, updates or target_accuracy"
     if link_times:
         return (
-            "cluster.link_time: latencies between workers and servers, and there is no server; give the "
-            "workers' constant latencies by latency_s"
+            "cluster.link_time: applies to latencies between workers and servers, but there is no "
+            "server; set latency_s for constant latencies between workers"
         )
     m = strategy.communication
     sent_by_step = isinstance(strategy.aggregation, NeighbourMixing) and not sends_before_step(m)

@@ -14,7 +14,7 @@ Layout: TypeAlias = Sequence[tuple[str, int]]
 
 
 class Placement(Part):
-    """Where parameters are kept, and so what a message costs; decides nothing about workers.
+    """Location of the parameters, and thus the cost of messages; makes no decisions about workers.
 
     Families say who has the model: servers, unless a placement derives from `Collective`, whose commits are
     collective operations of their pushers (`psbench.core.collective`), or from `PeerToPeer`, without a model
@@ -52,9 +52,9 @@ class Placement(Part):
         return 4 * num_parameters * (2 + kept)
 
     def bytes_up(self, payload: int, num_workers: int) -> int:
-        """Return the bytes that one worker sends for a payload of so many bytes."""
+        """Return the bytes that one worker sends for a payload of that many bytes."""
         return payload
 
     def bytes_down(self, payload: int, num_workers: int) -> int:
-        """Return the bytes that one worker receives to load a model of so many bytes."""
+        """Return the bytes that one worker receives to load a model of that many bytes."""
         return payload

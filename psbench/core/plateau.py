@@ -36,9 +36,9 @@ class PlateauRule:
     Examples
     --------
     >>> rule = PlateauRule("val_loss", True, gamma=0.5, patience=1, threshold=0, cooldown=0, floor=0)
-    >>> [rule.hear({"val_loss": loss}) for loss in (1, 1)], rule.factor
+    >>> [rule.update({"val_loss": loss}) for loss in (1, 1)], rule.factor
     (['', ''], 1.0)
-    >>> rule.hear({"val_loss": 2}), rule.factor
+    >>> rule.update({"val_loss": 2}), rule.factor
     ('val_loss has not improved for 2 evaluations: the rate is multiplied by 0.5 from now on', 0.5)
     """
 
@@ -57,8 +57,8 @@ class PlateauRule:
     def __post_init__(self) -> None:
         self._best = math.inf if self.lower else -math.inf
 
-    def hear(self, values: Mapping[str, float]) -> str:
-        """Take an evaluation; return a note if the factor falls, else an empty text."""
+    def update(self, values: Mapping[str, float]) -> str:
+        """Handle an evaluation; return a note if the factor falls, else an empty text."""
         value = float(values[self.column])
         if self._is_better(value):
             self._best, self._since_best = value, 0

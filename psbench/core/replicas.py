@@ -30,7 +30,7 @@ def unreplicable(strategy: Composition) -> str:
     if m.pushes == "together":
         return f"under {m.name} workers vote in the middle of a push"
     if m.accumulates:
-        return f"under {m.name} workers have counts of their own"
+        return f"under {m.name} workers have counters of their own"
     if c.cancels and keeps_on_workers(strategy):
         return f"{c.name} releases workers that compute, and these have residuals or models of their own"
     if p.moves:
@@ -38,4 +38,17 @@ def unreplicable(strategy: Composition) -> str:
     parts = (c, strategy.aggregation, m, strategy.stragglers)
     if measuring := [part.name for part in parts if part.measures]:
         return f"{measuring[0]} measures in the middle of an answer"
+    return ""
+
+
+def must_not_lag(strategy: Composition) -> str:
+    """Return why a replica needs the state of every update of such a run; empty if it does not.
+
+    What workers hold is asked for while they wait, and a lagging replica asks only now and then.
+    """
+    if keeps_on_workers(strategy) and not strategy.consistency.barrier:
+        return (
+            f"its workers have models or residuals of their own, and under {strategy.consistency.name} some "
+            "compute whenever a state is sent"
+        )
     return ""

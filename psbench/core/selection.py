@@ -61,7 +61,7 @@ class SampleGroups(NamedTuple):
 
 
 class KnownOfData(NamedTuple):
-    """What selections know of the training set.
+    """A selection's information about the training set.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Passes(Protocol):
 
 
 class Memory:
-    """What a worker knows of its shard; every array has an entry for each sample.
+    """A worker's memory of its shard; every array has an entry for each sample.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class Memory:
 
     @property
     def passes(self) -> float:
-        """How often the worker has gone through as many samples as its shard has."""
+        """Number of passes: samples drawn by the worker divided by the size of its shard."""
         return self.taken / len(self.samples)
 
     def reshuffled(self, size: int, among: Integers | None = None) -> Integers:
@@ -191,14 +191,14 @@ class Selection(Part):
         Need(
             "placement",
             lambda p: not isinstance(p, Jobs),
-            "{part} goes by what a worker remembers of its samples, and under {other} workers keep nothing",
+            "{part} uses a worker's memory of its samples, but workers under {other} keep no state",
             "use placement 'parameter_server' or 'all_reduce'",
             lambda s: s.chooses,
         ),
         Need(
             "stragglers",
             lambda s: not s.sizes_chunks,
-            "{part} chooses from a worker's shard, and {other} sends workers chunks of it",
+            "{part} chooses from a worker's shard, but {other} sends workers chunks of data",
             "use stragglers 'fixed'",
             lambda s: s.chooses,
         ),
@@ -206,12 +206,12 @@ class Selection(Part):
 
     @property
     def chooses(self) -> bool:
-        """Whether it has a rule of its own, in place of the shard reshuffled on every pass."""
+        """Whether it has a rule of its own, in place of reshuffling the shard on every pass."""
         return overrides(self, "choose")
 
     @property
-    def hears_evaluations(self) -> bool:
-        """Whether its deciding half reads evaluations, which then are by neighbourhood, too."""
+    def reads_evaluations(self) -> bool:
+        """Whether the server's half reads evaluations, which then include values by neighbourhood."""
         return overrides(self, "on_evaluated")
 
     # ---------------------------------------------------------------- the worker's half
@@ -241,7 +241,7 @@ class Selection(Part):
         return memory.reshuffled(size)
 
     def learn(self, positions: Integers, memory: Memory) -> None:
-        """Take note of a mini-batch that was computed, whose numbers are in the memory by now."""
+        """Update the memory after a mini-batch, whose per-sample values it already contains."""
 
     def report(self, memory: Memory) -> dict[str, float]:
         """Return numbers that go with a push to the deciding half; by default none.
@@ -254,11 +254,11 @@ class Selection(Part):
     # ---------------------------------------------------------------- the deciding half
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """React to a push before it is committed; `reported(push)` is what its worker's half reports."""
+        """React to a push before it is committed; `reported(push)` is the report of its worker's half."""
         return []
 
     def on_evaluated(self, event: Evaluated, view: ClusterView) -> list[Action]:
-        """React to an evaluation, whose values include those of each neighbourhood (`of_groups`)."""
+        """React to an evaluation; its values include those of each neighbourhood (`of_groups`)."""
         return []
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
@@ -267,11 +267,11 @@ class Selection(Part):
 
 
 class GroupedData(Protocol):
-    """What neighbourhoods may be made of: `psbench.data.Dataset` has it."""
+    """Data that neighbourhoods are made from; implemented by `psbench.data.Dataset`."""
 
     @property
     def name(self) -> str:
-        """What errors call the data."""
+        """Name of the data in errors."""
 
     @property
     def train_x(self) -> Any:
@@ -301,7 +301,7 @@ class GroupedData(Protocol):
 
 
 class Neighbourhoods(Part):
-    """How the samples are divided into neighbourhoods, the same for training and validation."""
+    """A division of the samples into neighbourhoods, the same for training and validation."""
 
     domain = "neighbourhoods"
 
@@ -315,7 +315,7 @@ def _classes() -> Any:
 
 
 class ByNeighbourhood(Selection):
-    """A selection that knows the neighbourhood of each sample.
+    """A selection that uses the neighbourhood of each sample.
 
     Parameters
     ----------
@@ -324,7 +324,7 @@ class ByNeighbourhood(Selection):
 
     neighbourhoods: SerializeAsAny[Neighbourhoods] = Field(
         default_factory=_classes,
-        description="what divides the samples into neighbourhoods",
+        description="division of the samples into neighbourhoods",
         json_schema_extra={"unit": "", "source": "thesis 5.2.1"},
     )
 
@@ -335,7 +335,7 @@ class ByNeighbourhood(Selection):
 
 
 def reported(push: Push) -> dict[str, float]:
-    """Return what a worker's selection reports with a push.
+    """Return the report of a worker's selection that accompanies a push.
 
     >>> reported(Push(0, 0, 0, 0, 8, stats={"loss": 2.0, "selection.seen": 3.0}))
     {'seen': 3.0}

@@ -38,7 +38,7 @@ class Stop(Specification):
     )
     patience_metric: str | None = parameter(None, "the metric that must improve, instead of the loss")
     tolerance: float | None = parameter(
-        None, "movement of the model by an update, relative to its norm if that is above 1", gt=0
+        None, "smallest change of the model by an update, relative to its norm if that is above 1", gt=0
     )
 
     @field_validator("target", mode="before")
@@ -52,7 +52,9 @@ class Stop(Specification):
         if all(getattr(self, name) is None for name in rules):
             raise ParameterError(f"stop: give at least one of {', '.join(rules)}")
         if self.patience_metric is not None and self.patience is None:
-            raise ParameterError("stop.patience_metric: how often may it not improve? Give patience too")
+            raise ParameterError(
+                "stop.patience_metric: also set patience, the number of evaluations without improvement"
+            )
         return self
 
     @property

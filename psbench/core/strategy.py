@@ -42,6 +42,8 @@ DOMAINS = ("consistency", "aggregation", "communication", "stragglers", "placeme
 class Strategy(Specification):
     """One composition: a part for each question.
 
+    `notebooks/site/glossary.md` defines the six parts and the terms of their parameters.
+
     Parameters
     ----------
     name : str
@@ -124,7 +126,8 @@ class Strategy(Specification):
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """The statistics of a push or report that some part reads, or the switch rule."""
-        return tuple(sorted({*self._rule_reads, *(name for part in self.parts for name in part.reads)}))
+        parts = *self.parts, self.communication.codec
+        return tuple(sorted({*self._rule_reads, *(name for part in parts for name in part.reads)}))
 
     def under_rule(self, rule: Switching) -> Strategy:
         """Return the composition as one of a switching strategy with that rule."""
@@ -135,7 +138,7 @@ class Strategy(Specification):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The kinds of numbers that some part asks for with `Measure`."""
+        """The kinds of numbers that parts request with `Measure`."""
         return tuple(sorted({name for part in self.parts for name in part.measures}))
 
     @property
@@ -173,7 +176,7 @@ class Strategy(Specification):
 
     @property
     def decides_own_rounds(self) -> bool:
-        """Whether a worker decides by itself how many mini-batches it pushes at once.
+        """Whether a worker itself decides the number of mini-batches in a push.
 
         Not where all vote after every mini-batch, or a worker cuts a single one into pieces.
         """
@@ -210,7 +213,7 @@ class Strategy(Specification):
         """The part whose decisions depend on tensors; empty if none does, and `timing_only` is possible."""
         if self.selection.remembers:
             return self.selection.name
-        for part in self.parts:
+        for part in (*self.parts, self.communication.codec):
             if set(part.measures) - {"server_load"} or not set(part.reads) <= {"compute_s", "send_s"}:
                 return part.name
         return "" if set(self._rule_reads) <= {"compute_s", "send_s"} else "its switch rule"
@@ -227,7 +230,7 @@ class Strategy(Specification):
 
     @property
     def whole_rate(self) -> bool:
-        """Whether an update applies the optimizer's full rate, whatever the number of its gradients."""
+        """Whether an update applies the optimizer's full rate, regardless of the number of its gradients."""
         a = self.aggregation
         return self.lr_scaling == "none" and a.payload == "gradient" and not a.shares_rate
 
@@ -267,12 +270,21 @@ class Strategy(Specification):
         return round(sum(of_all(each, num_workers)[way] if to_all else each for each, to_all in sums))
 
     def bytes_up(
-        self, size: WireSize, num_workers: int, fragment: FragmentRanges | None = None, version: int = 0
+        self,
+        size: WireSize,
+        num_workers: int,
+        fragment: FragmentRanges | None = None,
+        version: int = 0,
+        setting: int = -1,
     ) -> int:
-        """Return the bytes of a push of a fragment or of all entries, computed on that version."""
+        """Return the bytes of a push of a fragment or of all entries, computed on that version.
+
+        `setting`: that of the worker's codec.
+        """
         if self.aggregation.exchanges:
             return self.placement.bytes_up(self._exchanged_bytes(size, version, num_workers, 0), num_workers)
-        num_bytes = size.of(self.communication.codec, self.placement, fragment, self.vectors_of_a_push)
+        codec, vectors = self.communication.codec, self.vectors_of_a_push
+        num_bytes = size.of(codec, self.placement, fragment, vectors, setting)
         return self.placement.bytes_up(num_bytes, num_workers)
 
     def bytes_down(
@@ -327,11 +339,11 @@ class Strategy(Specification):
 
     @property
     def names_selection(self) -> bool:
-        """Whether it names its selection, so that after a switch that of the composition before it ends."""
+        """Whether the composition names its selection, and so ends the previous composition's selection."""
         return "selection" in self.model_fields_set
 
     def after(self, before: Strategy) -> Strategy:
-        """Return the composition as it follows another, whose selection goes on unless it names its own."""
+        """Return the composition after another one, with that one's selection unless it names its own."""
         return self if self.names_selection else self.model_copy(update={"selection": before.selection})
 
 

@@ -1,4 +1,4 @@
-"""The switch rules of a run, of which one is active at a time."""
+"""The switch rules of a run; one is active at a time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class SwitchRules:
         """
         to, last = self._before + switch.to, len(self._compositions) - 1
         if not 0 <= to <= last:
-            raise ProtocolError(f"cannot switch to composition {to}; this strategy has 0 to {last}")
+            raise ProtocolError(
+                f"cannot switch to composition {to}; this strategy has compositions 0 to {last}"
+            )
         return replace(switch, to=to)
 
     def handover(self, origin: int, switch: SwitchTo) -> Handover:
@@ -78,7 +80,7 @@ class SwitchRules:
         """
         to, last = event.to, len(self._compositions) - 1
         if to is not None and not 0 <= to <= last:
-            return [Note(f"asked to switch to {to}, but there are only 0 to {last}")]
+            return [Note(f"asked to switch to {to}, but the compositions are 0 to {last}")]
         if drain is not None and to in (None, drain.switch.to):
             return [Note("asked to switch, but a switch is in progress")]
         if to is None:
@@ -117,7 +119,7 @@ class SwitchRules:
         return {"rules": states, "stage": self.stage, "started": sorted(self._started)}
 
     def load_state_dict(self, state: dict[str, Any], composition: int) -> None:
-        """Load a state of `state_dict`, written under that composition."""
+        """Load a state from `state_dict`, written under that composition."""
         several = len(self._rules) > 1
         states: Sequence[dict[str, Any]] = state["rules"] if several else [state]
         for rule, own in zip(self._rules, states, strict=True):
@@ -127,6 +129,6 @@ class SwitchRules:
 
 
 def _parts(strategy: Strategy) -> dict[str, Any]:
-    """Return a composition's specification without its name; its selection may be that of the one before."""
+    """Return a composition's specification without its name; its selection may be the previous one's."""
     found = strategy.spec() | {"selection": strategy.selection.model_dump(mode="json")}
     return {name: value for name, value in found.items() if name != "name"}

@@ -17,7 +17,7 @@ from psbench.errors import ParameterError
 
 
 class Switch(Specification):
-    """When a run changes its composition, and how it treats the momentum.
+    """A change of composition during a run: its rule, and its treatment of the momentum.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Switch(Specification):
     )
     ramp_updates: int = parameter(
         2000,
-        "updates from one value of a ramp to the next",
+        "updates per value of a ramp",
         unit="updates",
         source="Sync-Switch, ICDCS 2021 (additive ramp)",
         ge=1,
@@ -97,9 +97,7 @@ class LaterSwitch(Switch):
     @model_validator(mode="after")
     def _has_a_goal(self) -> Self:
         if not isinstance(self.to, Strategy) and self.rule.moment_s is None:
-            raise ParameterError(
-                f"then: give the strategy that the rule {self.rule.name!r} changes to, with `to`"
-            )
+            raise ParameterError(f"then: rule {self.rule.name!r} needs a strategy to switch to; give `to`")
         if not isinstance(self.to, Strategy) and (reason := never_asked(self.rule)):
             raise ParameterError(f"then: {reason}")
         return self
@@ -167,8 +165,8 @@ class SwitchingStrategy(Switch):
         for composition in self._strategies():
             if isinstance(composition.placement, PeerToPeer):
                 raise ParameterError(
-                    f"strategy {self.name!r}: under {composition.name!r} each worker has its own model, "
-                    "and none the one that a switch hands over; switch between others"
+                    f"strategy {self.name!r}: under {composition.name!r} each worker has its own model, so "
+                    "a switch has no model to hand over; switch between other strategies"
                 )
         return self
 
@@ -178,7 +176,8 @@ class SwitchingStrategy(Switch):
         for switch in self.then:
             if isinstance(switch.to, int) and not 0 <= switch.to <= last:
                 raise ParameterError(
-                    f"strategy {self.name!r}: then: there is no composition {switch.to}; they are 0 to {last}"
+                    f"strategy {self.name!r}: then: composition {switch.to} does not exist; there are 0 to "
+                    f"{last}"
                 )
         return self
 

@@ -32,7 +32,7 @@ class Target(Specification):
     ('f1 at least 0.9', 'validation accuracy 0.974', 'validation loss at most 0.2')
     """
 
-    metric: str = parameter("accuracy", "what is evaluated", min_length=1)
+    metric: str = parameter("accuracy", "evaluated metric", min_length=1)
     at_least: float | None = parameter(None, "reached from below")
     at_most: float | None = parameter(None, "reached from above")
 
@@ -42,7 +42,7 @@ class Target(Specification):
             raise ParameterError(f"target: give either at_least or at_most for {self.metric!r}")
         if self.column.endswith("accuracy") and not (self.at_least and 0 < self.at_least <= 1):
             raise ParameterError(
-                f"target: an accuracy is to be at_least something above 0 and up to 1, got {self._bound}"
+                f"target: an accuracy needs an at_least above 0 and up to 1, got {self._bound}"
             )
         return self
 

@@ -56,15 +56,15 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or 'is not text'}") from None
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}: is no JSON, or cut off, at line {error.lineno}") from None
+        raise DataError(f"{path}: is not JSON, or is truncated, at line {error.lineno}") from None
     except (ValueError, RecursionError):  # a number of 5,000 digits, a list in a list in a list
-        raise DataError(f"{path}: its numbers or lists have no end") from None
+        raise DataError(f"{path}: its numbers or lists are too long") from None
 
 
 def numbers_of(column: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column of a table as numbers: NaN for a cell that is no number, infinite beyond all floats."""
+    """Return a column of a table as numbers: NaN for a non-numeric cell, infinity for an overflow."""
     import pandas as pd
 
     # as whole numbers of Python such cells could not be converted, as texts they can

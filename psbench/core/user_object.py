@@ -63,7 +63,7 @@ class Own(Part):
         return hash(self.fingerprint)
 
     def fresh(self) -> Self:
-        """Return itself: it has no state."""
+        """Return the object itself: it has no state."""
         return self
 
     @property
@@ -82,7 +82,7 @@ class Own(Part):
         """
         if self._object is None:
             raise SpecError(
-                f"{self.domain} {self.type!r} is an object of Python, which files of runs do not hold; pass "
+                f"{self.domain} {self.type!r} is a Python object, which saved runs do not contain; pass "
                 f"it: psbench.resume(folder, {self.argument}=...), or Experiment.but({self.argument}=...)"
             )
         return self._object
@@ -101,7 +101,7 @@ def is_module(value: Any) -> TypeGuard[nn.Module]:
 
 
 def reunited(saved: Part, given: Part) -> Part:
-    """Return the part given in place of a saved one, if it is the same.
+    """Return the user's part for a saved one, if both are the same.
 
     Raises
     ------
@@ -112,8 +112,8 @@ def reunited(saved: Part, given: Part) -> Part:
     for name in {**before, **now}:
         if before.get(name) != now.get(name):
             raise SpecError(
-                f"{saved.domain}: is not that of the run: {name} was {_short(before.get(name))}, and now is "
-                f"{_short(now.get(name))}; pass the same, with the same options"
+                f"{saved.domain}: differs from that of the run: {name} was {_short(before.get(name))} and "
+                f"is now {_short(now.get(name))}; pass the same object with the same options"
             )
     return given
 

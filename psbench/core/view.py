@@ -14,7 +14,7 @@ from psbench.core.events import Push
 
 
 class Status(IntEnum):
-    """A worker's status, as far as the engine knows."""
+    """A worker's status in the engine's view."""
 
     NEW = 0  #: has joined and was never released
     COMPUTING = 1  #: was released and has sent nothing since
@@ -78,6 +78,8 @@ class WorkerView:
     allowance: int = -1
     #: the entries that its next push carries; -1: all
     fragment: int = -1
+    #: the setting of its codec for its next push; -1: the only one, or the first
+    codec_setting: int = -1
     #: how often each fragment had been updated when the worker was sent it
     fragment_updates: list[int] = field(default_factory=list)
     #: without a server: how often its model was mixed with others', and that number when it came
@@ -90,6 +92,8 @@ class WorkerView:
 @dataclass(slots=True)
 class ClusterView:
     """The state of the run; parts must treat it as read-only.
+
+    `notebooks/site/glossary.md` defines clock, lead, version, staleness and ticket.
 
     Shapes
     ------
@@ -242,7 +246,7 @@ class ClusterView:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Load a state from `state_dict`."""
         for name in _SAVED:
             setattr(self, name, state[name])
         self.in_force = state.get("in_force", self.composition)

@@ -22,17 +22,23 @@ class WireSize(NamedTuple):
     shapes: Shapes = ()
 
     def of(
-        self, codec: CodecPart, placement: Placement, fragment: FragmentRanges | None = None, vectors: int = 1
+        self,
+        codec: CodecPart,
+        placement: Placement,
+        fragment: FragmentRanges | None = None,
+        vectors: int = 1,
+        setting: int = -1,
     ) -> int:
-        """Return the encoded bytes of `vectors` vectors or fragments, summed over servers."""
+        """Return the encoded bytes of `vectors` vectors or fragments, summed over servers.
+
+        `setting`: the codec's, of a push.
+        """
         if not self.layout:
             return self.buffer_bytes
         ranges = placement.ranges(self.layout) if self.ranges is None else self.ranges
-        sizes = (_size(own) if fragment is None else _common(own, fragment) for own in ranges)
-        return (
-            sum(codec.num_bytes(vectors * size) for size in sizes if size or fragment is None)
-            + self.buffer_bytes
-        )
+        sizes = [vectors * (_size(own) if fragment is None else _common(own, fragment)) for own in ranges]
+        sent = (size for size in sizes if size or fragment is None)
+        return sum(codec.at(setting, size).num_bytes(size) for size in sent) + self.buffer_bytes
 
     def whole(self, vectors: int = 1) -> int:
         """Return the bytes of `vectors` vectors as 32-bit floats."""

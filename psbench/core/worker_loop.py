@@ -39,6 +39,8 @@ class WorkerLoop:
         Whether a push is under way while the worker computes (overlap).
     fragment : int
         The entries that the next push carries, by the last orders; -1: all.
+    setting : int
+        The codec's setting for the next push, by the last release; -1: the only one, or the first.
 
     Examples
     --------
@@ -58,7 +60,7 @@ class WorkerLoop:
         self.reads = composition.reads
         self.ticket = self.version = -1
         self.exchanging = False
-        self.fragment = -1
+        self.fragment = self.setting = -1
         self.chunk = 0
         self._chunk_orders: Orders = {}
         self.injection: Orders = {}
@@ -101,6 +103,7 @@ class WorkerLoop:
         self.ticket, self.version = ticket, version
         self._allowance = None if allowance < 0 else allowance
         self._push_ordered = False  # an order that came while it waited is obsolete: it has pushed
+        self.setting = orders.get("codec", -1)
         self.on_orders(orders)
         if then == "push":
             return "push"
@@ -117,7 +120,7 @@ class WorkerLoop:
         return self._within_allowance(directive) if waited else directive
 
     def _within_allowance(self, directive: Directive) -> Directive:
-        """Return `push` in place of a further step for which no samples are left.
+        """Return `push` instead of another step if no samples are left.
 
         With a push under way the worker goes on until its answer is due, which its policy counts in steps.
         """
@@ -164,12 +167,12 @@ class WorkerLoop:
         return directive
 
     def vote(self) -> Vote:
-        """Return the vote that `stepped` asked for."""
+        """Return the vote requested by `stepped`."""
         self._reported_s = self._compute_s  # the push that may follow does not report it again
         return Vote(self.worker, self.ticket, self._policy.vote_value(), self._samples, self._compute_s)
 
     def report(self) -> Report:
-        """Return the report that `stepped` asked for; it also asks for the next chunk of data, if any."""
+        """Return the report requested by `stepped`; it also requests the next chunk of data, if any."""
         report = Report(self.worker, self.ticket, self._policy.report(self._statistics()))
         if self._chunk_orders:
             report.stats["next_samples"] = self._chunk_orders["samples"]
@@ -185,7 +188,7 @@ class WorkerLoop:
         measured: Mapping[str, float] = _NOTHING,
         reported: Mapping[str, float] = _NOTHING,
     ) -> Push:
-        """Return the push that `stepped` or `release` asked for, and reset the statistics.
+        """Return the push requested by `stepped` or `release`, and reset the statistics.
 
         `measured` has statistics of what is pushed, `reported` those of the worker's selection.
         """
@@ -202,6 +205,7 @@ class WorkerLoop:
             stats={**self._statistics(measured), **reported} or None,
             overlapping=overlapping,
             fragment=self.fragment,
+            setting=self.setting,
         )
         self.exchanging, self._push_ordered = overlapping, False
         self._epoch = self.epoch
@@ -218,7 +222,7 @@ class WorkerLoop:
         return copy.deepcopy(own | {"_stats": stats, "policy": policy})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Load a state from `state_dict`."""
         own = copy.deepcopy(dict(state))
         for name, value in own.pop("policy").items():
             setattr(self._policy, name, value)
@@ -256,6 +260,7 @@ _SAVED = (
     *(
         "injection",
         "fragment",
+        "setting",
         "_epoch",
         "_epochs_per_step",
         "_compute_s",

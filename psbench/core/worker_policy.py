@@ -40,11 +40,11 @@ class WorkerPolicy(BaseModel):
         return batch_size
 
     def vote_value(self) -> float:
-        """Return the value of the vote that `after_step` asked for."""
+        """Return the value of the vote requested by `after_step`."""
         raise NotImplementedError(f"{type(self).__name__} votes, so it must define vote_value")
 
     def report(self, stats: dict[str, float]) -> dict[str, float]:
-        """Return the content of the report that `after_step` asked for; by default the statistics read."""
+        """Return the content of the report requested by `after_step`; by default the statistics read."""
         return stats
 
     def on_orders(self, orders: Orders) -> None:

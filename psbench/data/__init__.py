@@ -32,7 +32,7 @@ from psbench.data.text import Text as Text
 
 
 class _Callable(ModuleType):
-    """A module that may be called: `psbench.data` is a function and the place of the data sets."""
+    """A callable module: `psbench.data` is both a function and the package of data sets."""
 
     def __call__(self, *arguments: Any, **options: Any) -> DataSource:
         return data(*arguments, **options)

@@ -189,7 +189,7 @@ class Dataset:
         if name in self.val_columns:
             return self.val_columns[name]
         if name in self.columns:
-            raise DataError(f"data {self.name!r}: column {name!r} is known of training samples alone")
+            raise DataError(f"data {self.name!r}: column {name!r} is available for training samples only")
         return self._input(name, self.val_x)
 
     def _input(self, name: str, inputs: Tensor | Several) -> Array:
@@ -197,8 +197,9 @@ class Dataset:
             values: Array = inputs[:, self.features.index(name)].numpy()
             if (np.abs(values) >= _EXACT).any():
                 raise DataError(
-                    f"data {self.name!r}: column {name!r} is an input, and 32-bit floats, as inputs are, do "
-                    f"not tell whole numbers from {_EXACT} apart; keep it for the sharding: keep: [{name}]"
+                    f"data {self.name!r}: column {name!r} is an input, but inputs are 32-bit floats, which "
+                    f"cannot distinguish whole numbers from {_EXACT} on; keep it for the sharding: keep: "
+                    f"[{name}]"
                 )
             return values
         raise UnknownName(f"column of data {self.name!r}", name, [*self.columns, *self.features])

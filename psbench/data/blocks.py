@@ -98,8 +98,8 @@ def warn_of_index(where: str, name: str) -> None:
     """Warn that a column is left out because its name is typical of a frame's index."""
     called = f"column {name.strip()!r}" if name.strip() else "the column without a name"
     warnings.warn(
-        f"{where}: {called} is taken for the index of a frame and left out of the inputs; to learn from it, "
-        "give it another name",
+        f"{where}: {called} looks like the index of a data frame and is excluded from the inputs; to use "
+        "it, rename it",
         UserWarning,
         stacklevel=2,
     )
@@ -140,7 +140,7 @@ def _check(file: Path) -> None:
     # a mark in front, or every other byte zero
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in begin:
         raise DataError(
-            f"{file}: line 1 is in UTF-16, or is no text; save the file as UTF-8, such as with: "
+            f"{file}: line 1 is in UTF-16, or is not text; save the file as UTF-8, such as with: "
             f"iconv -f UTF-16 -t UTF-8 {file.name}"
         )
 
@@ -362,9 +362,11 @@ def _fault(file: Path, rows: int, columns: TableColumns, found: Any) -> DataErro
                 where = f"line {line}, column {number} ({names[number]})"
                 hint = "; or if this line names the columns, set header: true" if rows == 0 else ""
                 return DataError(
-                    f"{file}: {where}: {text.strip()!r} {fault}; correct it or leave the line out{hint}"
+                    f"{file}: {where}: {text.strip()!r} {fault}; correct or remove the line{hint}"
                 )
-    problem = " ".join(str(found).split()) if isinstance(found, Exception) else "it has other lines than rows"
+    problem = (
+        " ".join(str(found).split()) if isinstance(found, Exception) else "its lines do not match its rows"
+    )
     return DataError(f"{file}: cannot be read after row {rows}: {problem}")
 
 
@@ -374,13 +376,13 @@ def line_of(file: Path, row: int) -> int:
 
 def _no_number(text: str) -> str:
     if odd := next((letter for letter in text if not letter.isascii() and letter.isspace()), ""):
-        return f"is not a number: it has a space that is not a plain one (U+{ord(odd):04X})"
+        return f"is not a number: it contains the special space U+{ord(odd):04X}"
     try:
         if not text.isascii():  # digits of other scripts, which float would take
             return "is not a number"
         value = float(text.replace("_", "?"))
     except ValueError:
-        return "is not a number" if text.strip() else "stands where a number should"
+        return "is not a number"
     return "" if math.isfinite(value) and abs(value) <= LARGEST else "is not a finite number"
 
 
@@ -415,7 +417,7 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
                     f"{file}: line {number} is not UTF-8 (byte {byte:#04x}); save the file as UTF-8"
                 ) from None
             except csv.Error as error:
-                raise DataError(f"{file}: line {number}: {error}; correct it or leave the line out") from None
+                raise DataError(f"{file}: line {number}: {error}; correct or remove the line") from None
             yield number, row
 
 
@@ -579,7 +581,7 @@ def _parquet_block(where: str, rows: int, batch: Any, columns: TableColumns) -> 
         )
         raise DataError(
             f"{where} {rows + row}, column {columns.names[place]!r}: {batch.column(place)[row].as_py()!r} "
-            "is not a finite number; correct it or leave the row out"
+            "is not a finite number; correct or remove the row"
         )
     return block
 

@@ -76,10 +76,10 @@ class CIFAR10(ImageSource):
     channel_std: ClassVar[tuple[float, ...]] = (0.2470, 0.2435, 0.2616)
 
     augment: bool = parameter(
-        True, "crop and mirror training images by chance", source="He et al. 2016, sec. 4.2"
+        True, "randomly crop and mirror training images", source="He et al. 2016, sec. 4.2"
     )
-    root: str | None = parameter(None, "folder of the files; none: the one PSBENCH_DATA names")
-    download: bool = parameter(False, "fetch the files with torchvision if they are missing")
+    root: str | None = parameter(None, "folder of the files; none: the value of PSBENCH_DATA")
+    download: bool = parameter(False, "download missing files with torchvision")
 
     def load(self, streams: Streams) -> Dataset:
         """Return the images; the published test part is the validation set."""

@@ -320,9 +320,9 @@ def _copy(table: Conversion, part: Path, codes: Codes) -> _Read:
                     others[place].widen()
                 if others[place].kind == "<f8" and place != numbers and largest[place] >= _EXACT:
                     raise DataError(
-                        f"{file}: column {table.columns[place]!r} has fractions, and whole numbers up to "
-                        f"{largest[place]}, which 64-bit floats tell apart below {_EXACT}; write it as whole "
-                        "numbers, or as texts"
+                        f"{file}: column {table.columns[place]!r} has fractions and whole numbers up to "
+                        f"{largest[place]}, but 64-bit floats distinguish whole numbers only below "
+                        f"{_EXACT}; store it as whole numbers, or as text"
                     )
                 others[place].add(values)
             rows[file] = before + len(block.inputs)
@@ -345,7 +345,7 @@ def _check_header(table: Conversion, codes: Codes) -> None:
         first, *others = known
         if others and not any(map(is_text, others)):
             raise DataError(
-                f"{table.files[0]}: line 1, column {place}: {first!r} stands above numbers; if it is the "
+                f"{table.files[0]}: line 1, column {place}: {first!r} is text above numbers; if it is the "
                 "column's name, set header: true"
             )
 
@@ -365,10 +365,12 @@ def _classes_in(table: Conversion, file: Path, rows: int, target: Array) -> set[
     found = np.unique(target)
     if wrong.any():
         first = int(np.argmax(wrong))
-        expected = f"0 to {known - 1}" if known else "a whole number; for numbers set task: regression"
+        expected = (
+            f"0 to {known - 1}" if known else "a whole number (for numeric targets set task: regression)"
+        )
         raise DataError(
-            f"{file}: {table.place_of(file, rows + first)}: {target[first]:g} is no class; "
-            f"expected {expected}"
+            f"{file}: {table.place_of(file, rows + first)}: {target[first]:g} is not a class; expected "
+            f"{expected}"
         )
     if len(found) > MOST_CLASSES:
         raise DataError(
@@ -396,7 +398,7 @@ def _kept(column: Growing, codes: dict[str, int] | None) -> str:
 
 
 def _number_classes(targets: Growing, values: Sequence[float], path: Path) -> None:
-    """Write the place of each target among the values, int64."""
+    """Write the index of each target among the values, as int64."""
     known, read = np.asarray(values), targets.values()
     with Growing(path, "<i8") as labels:
         for begin, end in blocks(len(read)):

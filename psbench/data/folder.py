@@ -80,14 +80,14 @@ class Folder(ImageSource):
 
     name: ClassVar[str] = "folder"
 
-    path: str = parameter("", "folder with one subfolder per class; empty: the one PSBENCH_DATA names")
+    path: str = parameter("", "folder with one subfolder per class; empty: the value of PSBENCH_DATA")
     val_fraction: float = parameter(
         0.2, "share used for validation if there is no folder val or test", ge=0, lt=1
     )
     image_size: int | None = parameter(None, "scale images to this height and width", unit="pixels", ge=1)
     grayscale: bool = parameter(False, "one channel instead of three")
 
-    cache: str | None = parameter(None, "folder of decoded images; none: the one PSBENCH_DATA names")
+    cache: str | None = parameter(None, "folder of decoded images; none: the value of PSBENCH_DATA")
 
     def load(self, streams: Streams) -> Dataset:
         """Return the images; only those within `limit` are read."""
@@ -137,7 +137,7 @@ class Folder(ImageSource):
         return read_image(path, "L" if self.grayscale else "RGB", self.image_size)
 
     def _read(self, paths: list[Path]) -> Pixels:
-        """Return the images, (N, channels, height, width), decoded by as many threads as there are cores."""
+        """Return the images, (N, channels, height, width), decoded with one thread per core."""
         read = self._read_one
         if self.image_size is not None:
             self._check_memory(len(paths), self.image_size, self.image_size)
@@ -233,7 +233,9 @@ def _check_size(path: Path, image: Picture) -> None:
     pixels, length = math.prod(image.size), path.stat().st_size
     width, height = image.size
     if image.format in _DEFLATED and pixels > _MOST_PIXELS * length:
-        raise ValueError(f"it says it has {width} x {height} pixels, which {length} bytes cannot hold")
+        raise ValueError(
+            f"its header declares {width} x {height} pixels, which {length} bytes cannot contain"
+        )
     if pixels > _LARGE:
         what = f"{path}: {width} x {height} pixels, decoded by each of {cores()} threads,"
         check_memory(cores() * _DECODING * pixels, what, "scale it down")
@@ -253,7 +255,7 @@ def _of_bytes(image: Picture) -> Picture:
         return image
     numbers = np.asarray(image)
     if image.mode == "F" or numbers.min() < 0 or numbers.max() >= 2**16:
-        raise ValueError("its numbers are not of 8 or 16 bits")
+        raise ValueError("its pixel values do not have 8 or 16 bits")
     return Image.fromarray((numbers >> 8).astype(np.uint8))
 
 

@@ -44,7 +44,7 @@ class ImageSource(DataSource):
         "channel", "normalisation of pixels after scaling them to 0..1"
     )
     augment: bool = parameter(
-        False, "crop and mirror training images by chance", source="He et al. 2016, sec. 4.2"
+        False, "randomly crop and mirror training images", source="He et al. 2016, sec. 4.2"
     )
 
     def chosen(self, train_y: Integers, val_y: Integers, streams: Streams) -> tuple[Integers, Integers]:

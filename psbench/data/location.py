@@ -10,7 +10,7 @@ VARIABLE = "PSBENCH_DATA"
 
 
 def data_folder(root: str | None) -> Path:
-    """Return the folder asked for, else the one PSBENCH_DATA names, else a cache of the user's.
+    """Return the given folder, else that of PSBENCH_DATA, else a cache in the user's home.
 
     >>> data_folder("somewhere").name
     'somewhere'
@@ -22,6 +22,6 @@ def data_folder(root: str | None) -> Path:
 def how_to_get(folder: Path, files: str) -> str:
     """Return the remedy that a message about missing files ends with."""
     return (
-        f"set download: true, or put {files} under the folder that the parameter root or the environment "
-        f"variable {VARIABLE} names (now {folder})"
+        f"set download: true, or put {files} into the folder given by the parameter root or the "
+        f"environment variable {VARIABLE} (now {folder})"
     )

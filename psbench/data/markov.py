@@ -42,12 +42,14 @@ class Markov(DataSource):
     name: ClassVar[str] = "markov"
     source: ClassVar[str] = "Shannon 1948"
 
-    vocabulary_size: int = parameter(32, "tokens that there are", unit="tokens", ge=2, le=4096)
+    vocabulary_size: int = parameter(32, "number of different tokens", unit="tokens", ge=2, le=4096)
     num_tokens: int = parameter(
         200_000, "length of the text, training and validation together", unit="tokens", ge=2
     )
     context: int = parameter(32, "length of a sample", unit="tokens", ge=1, le=65_536)
-    concentration: float = parameter(0.2, "of the probabilities after a token: small is predictable", gt=0)
+    concentration: float = parameter(
+        0.2, "concentration of the transition probabilities: a smaller value is more predictable", gt=0
+    )
     val_fraction: float = parameter(0.1, "share of the text, at its end, for validation", ge=0, lt=1)
     seed: int = parameter(0, "seed of the chain and of the draw", ge=0)
 
@@ -76,8 +78,8 @@ class Markov(DataSource):
         train = count - round(count * self.val_fraction)
         if train < 1:
             raise ParameterError(
-                f"data 'markov': num_tokens = {self.num_tokens}, and a sample takes {self.context} and the "
-                "next one; raise num_tokens or lower context"
+                f"data 'markov': num_tokens = {self.num_tokens}, but a sample takes {self.context} tokens "
+                "and the next one; raise num_tokens or lower context"
             )
         check_memory(24 * self.num_tokens, f"data 'markov': num_tokens = {self.num_tokens}", "lower it")
         tokens = torch.from_numpy(self._drawn())

@@ -41,12 +41,12 @@ class Mixture(DataSource):
 
     num_samples: int = parameter(2000, "samples, training and validation together", unit="samples", ge=2)
     num_features: int = parameter(20, "features of a sample", ge=1)
-    num_classes: int = parameter(5, "classes, one cloud each", ge=2)
+    num_classes: int = parameter(5, "classes", ge=2)
     separation: float = parameter(
         6.0, "root-mean-square distance between two class centres", unit="standard deviations", ge=0
     )
-    clouds_per_class: int = parameter(1, "clouds of a class", ge=1)
-    rare: float = parameter(1.0, "samples of the last cloud, as a share of those of each other", gt=0, le=1)
+    clouds_per_class: int = parameter(1, "clusters per class", ge=1)
+    rare: float = parameter(1.0, "size of the last cluster relative to the others", gt=0, le=1)
     val_fraction: float = parameter(0.2, "share of the samples set aside for validation", ge=0, lt=1)
     seed: int | None = parameter(None, "seed of the draw; none: the run's seed", ge=0)
 
@@ -58,8 +58,8 @@ class Mixture(DataSource):
         if self.num_samples < clouds:
             what = "classes" if self.clouds_per_class == 1 else "clouds"
             raise ParameterError(
-                f"data 'mixture': {self.num_samples} samples cannot show {clouds} {what}; "
-                "raise num_samples or lower num_classes"
+                f"data 'mixture': {self.num_samples} samples are too few for {clouds} {what}; raise "
+                "num_samples or lower num_classes"
             )
         what = f"data 'mixture': num_samples = {self.num_samples} of num_features = {self.num_features}"
         # in 64-bit floats: the samples' centres, the noise, and their sum

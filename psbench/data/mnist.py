@@ -49,8 +49,8 @@ class MNIST(ImageSource):
     channel_mean: ClassVar[tuple[float, ...]] = (0.1307,)
     channel_std: ClassVar[tuple[float, ...]] = (0.3081,)
 
-    root: str | None = parameter(None, "folder of the files; none: the one PSBENCH_DATA names")
-    download: bool = parameter(False, "fetch missing files with torchvision")
+    root: str | None = parameter(None, "folder of the files; none: the value of PSBENCH_DATA")
+    download: bool = parameter(False, "download missing files with torchvision")
 
     def load(self, streams: Streams) -> Dataset:
         """Return the images; the published test part is the validation set."""
@@ -158,7 +158,7 @@ def read_idx(path: Path, dimensions: int, rows: int | None = None) -> NDArray[np
             shape = [int(size) for size in np.frombuffer(head, ">u4", dimensions, offset=4)]
             if rows not in (None, shape[0]):
                 raise DataError(
-                    f"{path}: has {shape[0]} images, and there are {rows} labels; get both files again"
+                    f"{path}: has {shape[0]} images, but there are {rows} labels; get both files again"
                 )
             count = math.prod(shape)
             if count <= (_DEFLATED * length if packed else length):
@@ -172,7 +172,7 @@ def read_idx(path: Path, dimensions: int, rows: int | None = None) -> NDArray[np
         more = "more than " if len(values) > count else ""
         held = f"{more}{min(len(values), count):,}" if values else "fewer"
         raise DataError(
-            f"{path}: holds {held} values, but says it has {_in_words(shape)}; "
+            f"{path}: holds {held} values, but its header declares {_in_words(shape)}; "
             "it is truncated or damaged, get the file again"
         )
     return np.frombuffer(values, np.uint8).reshape(shape)

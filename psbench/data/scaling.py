@@ -41,7 +41,7 @@ class Moments:
         self._largest: Any = -np.inf
 
     def add(self, block: Floats | Doubles) -> None:
-        """Take in some rows, (rows, columns) or (rows,)."""
+        """Add rows of shape (rows, columns) or (rows,) to the statistics."""
         values = block.astype(np.float64)
         self._least = np.minimum(self._least, values.min(axis=0))
         self._largest = np.maximum(self._largest, values.max(axis=0))

@@ -53,7 +53,7 @@ class Several:
         return Several(tuple(map(function, self.parts)), self.names, lengths, self.padding)
 
     def to(self, device: torch.device) -> Several:
-        """Return it on that device."""
+        """Return the inputs on that device."""
         return self.map(lambda part: part.to(device))
 
     def numpy(self) -> np.ndarray:
@@ -121,8 +121,8 @@ def _in_one(kind: Any, names: tuple[str, ...], count: int) -> bool:
         return bool(in_one)
     given = ", ".join(names) or f"{count} tensors"
     raise ParameterError(
-        f"{kind.__qualname__}.forward takes {_arguments(forward)}, and a sample of the data is {given}; name "
-        "its arguments as the inputs, let it take one, or leave inputs out with features=[...]"
+        f"{kind.__qualname__}.forward takes {_arguments(forward)}, but a sample of the data is {given}; "
+        "name its arguments like the inputs, let it take one argument, or exclude inputs with features=[...]"
     )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PartialTensor:
-    """Some rows of a tensor that is elsewhere, asked for by their numbers in the whole.
+    """Some rows of a remote tensor, indexed by their numbers in the whole tensor.
 
     Parameters
     ----------
@@ -53,7 +53,9 @@ class PartialTensor:
         found = places < len(self._held)
         found[found] = self._held[places[found]] == rows[found]
         if not found.all():
-            raise DataError(f"data: sample {rows[~found][0]} is not in this process, which has only its own")
+            raise DataError(
+                f"data: sample {rows[~found][0]} is not in this process, which has only its own samples"
+            )
         import torch
 
         return self._values[torch.from_numpy(places)]

@@ -1,4 +1,4 @@
-"""Setting samples aside for validation, and telling alike samples by their targets."""
+"""Split off validation samples, stratified by target."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _YEAR, _SPREAD, _ENDS = 1980.0, 8.0, (1922, 2011)
 
 
 class SyntheticTable(DataSource):
-    """Rows in the layout of HIGGS or YearPredictionMSD, drawn from the seed: alike in shape only.
+    """Rows in the layout of HIGGS or YearPredictionMSD, drawn from the seed; only the layout is real.
 
     Features are normal with a scale of their own each, and share latent factors; they are neither the physics
     nor the music that they are named after. Labels follow a logistic model with a quadratic part, which a

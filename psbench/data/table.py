@@ -61,11 +61,11 @@ class TableFile(DataSource):
     val_fraction: float | None = parameter(
         None, "share of the rows, at the end, for validation; none: as published, or a fifth", ge=0, lt=1
     )
-    standardise: bool = parameter(
-        True, "bring features, and targets that are numbers, to mean 0 and deviation 1"
+    standardise: bool = parameter(True, "standardise features and numeric targets to mean 0 and deviation 1")
+    cache: str | None = parameter(None, "folder of the converted arrays; none: the value of PSBENCH_DATA")
+    block_size: int = parameter(
+        8_000_000, "size of the blocks that each reading thread reads", unit="bytes", ge=10_000
     )
-    cache: str | None = parameter(None, "folder of the converted arrays; none: the one PSBENCH_DATA names")
-    block_size: int = parameter(8_000_000, "read at a time by each of a few threads", unit="bytes", ge=10_000)
 
     @field_validator("target", mode="before")
     @classmethod
@@ -92,7 +92,7 @@ class TableFile(DataSource):
         if target in index and self.target not in names:
             there = ", ".join(name for place, name in enumerate(names) if place not in index)
             raise ParameterError(
-                f"data {self.name!r}: target {self.target} is the index of a frame that was saved; name the "
+                f"data {self.name!r}: target {self.target} is the saved index of a data frame; name the "
                 f"column to learn: {there}"
             )
         return Conversion(
@@ -204,7 +204,7 @@ class TableFile(DataSource):
             if name not in names:
                 raise UnknownName(f"column of data {self.name!r}", name, names)
             if names[target] == name:
-                raise ParameterError(f"data {self.name!r}: {name!r} is the target; leave it out of keep")
+                raise ParameterError(f"data {self.name!r}: {name!r} is the target; remove it from keep")
         if {*self.keep, names[target], *(names[place] for place in index)} == set(names):
             raise ParameterError(
                 f"data {self.name!r}: no column is left for inputs beside {names[target]!r}; keep fewer"
@@ -294,8 +294,8 @@ class CSV(TableFile):
         known = LAYOUTS.get(self.layout)
         if known is None and self.header is None and numbers_columns(first):
             raise DataError(
-                f"{files[0]}: line 1 ({','.join(first)[:40]}) may be names that pandas gives columns, or "
-                "numbers; say which: header: true, or header: false"
+                f"{files[0]}: line 1 ({','.join(first)[:40]}) may be column names from pandas or data; set "
+                "header: true, or header: false"
             )
         header = known is None and (names_header(first) if self.header is None else self.header)
         if known is None:
@@ -373,7 +373,7 @@ class Parquet(TableFile):
         for place in found.texts:
             if place in table.inputs or (place == table.target and not learned):
                 raise DataError(
-                    f"{files[0]}: column {names[place]!r} is not numeric; leave it out of the file, or keep "
+                    f"{files[0]}: column {names[place]!r} is not numeric; remove it from the file, or keep "
                     f"it for a sharding: keep: [{names[place]}]"
                 )
         return replace(table, texts=tuple(at for at in (*learned, *table.keep) if at in found.texts))

@@ -63,7 +63,7 @@ class Text(DataSource):
     path: str = parameter(
         "", "a text file, or a folder of them; empty: the help topics that ship with Python"
     )
-    tokens: Literal["characters", "bytes"] = parameter("characters", "what a token is")
+    tokens: Literal["characters", "bytes"] = parameter("characters", "unit of a token")
     context: int = parameter(64, "length of a sample", unit="tokens", ge=1, le=65_536)
     val_fraction: float = parameter(0.1, "share of the text, at its end, for validation", ge=0, lt=1)
 
@@ -77,8 +77,8 @@ class Text(DataSource):
         train = count - round(count * self.val_fraction)
         if train < 1:
             raise DataError(
-                f"{self._where}: has {len(codes)} {self.tokens}, and a sample takes {length} and the next "
-                "one; lower context"
+                f"{self._where}: has {len(codes)} {self.tokens}, but a sample takes {length} tokens and "
+                "the next one; lower context"
             )
         tokens = torch.from_numpy(places.astype(np.int64))
         x = tokens[: count * length].view(count, length)
@@ -122,7 +122,7 @@ class Text(DataSource):
         places = np.array([int(token) for token in tokens], dtype=np.int64)
         strange = places[(places < 0) | (places >= len(known))]
         if len(strange):
-            raise DataError(f"{self._where}: has tokens 0 to {len(known) - 1}, and not {strange[0]}")
+            raise DataError(f"{self._where}: has tokens 0 to {len(known) - 1}, but not {strange[0]}")
         codes = known[places]
         if self.tokens == "bytes":
             return codes.astype(np.uint8).tobytes().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Everything that is measured, derived from the event log alone.
+"""Measurements, all derived from the event log.
 
 Tables are pandas data frames with units in the column names. `staleness` counts versions and `clock_lead`
 counts steps: two quantities, never mixed.

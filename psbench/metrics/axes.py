@@ -28,7 +28,7 @@ class AxisValues(NamedTuple):
 
 
 class Axes:
-    """Counts along a log that grows."""
+    """Axis values along a growing log."""
 
     def __init__(self) -> None:
         self._samples = self._version = self._bytes = 0

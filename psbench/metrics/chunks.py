@@ -1,4 +1,4 @@
-"""Chunks of data: the time each took its worker, and whether it was used."""
+"""Chunks of data: their durations, and whether they were used."""
 
 from __future__ import annotations
 

@@ -89,12 +89,12 @@ def clock_lead(log: EventLog) -> pd.DataFrame:
 
 
 def leads(rows: Rows, clocks: Clocks) -> Array:
-    """Return the lead at the start of every step among new rows of a log, and move the clocks past them."""
+    """Return the lead at the start of every step among new rows of a log, and advance the clocks."""
     return _leads(rows, clocks)[2]
 
 
 def _leads(rows: Rows, clocks: Clocks) -> tuple[Rows, Array, Array]:
-    """Return the step starts of rows, their clocks and leads."""
+    """Return the step starts among rows, with their clocks and leads."""
     rows = pick(rows, *Clocks.BREAKS, Kind.PUSH, Kind.RELEASE)
     breaks = positions(rows, *Clocks.BREAKS).tolist()
     begin, none = 0, np.zeros(0, dtype=np.int64)
@@ -110,14 +110,14 @@ def _leads(rows: Rows, clocks: Clocks) -> tuple[Rows, Array, Array]:
 
 
 def _between(rows: Rows, clocks: dict[int, int]) -> tuple[Rows, Array, Array]:
-    """Return the step starts among rows with the same workers, their clocks and leads; move `clocks`."""
+    """Return the step starts, clocks and leads among rows without membership changes; advance `clocks`."""
     starts = np.flatnonzero((rows["kind"] == Kind.RELEASE) & (rows["id"] == 0))
     clock, lead = clocks_between(rows, clocks)
     return rows[starts], clock[starts], lead[starts]
 
 
 def clocks_between(rows: Rows, clocks: dict[int, int]) -> tuple[Array, Array]:
-    """Return each row's worker's clock after it, and its lead, among rows with the same workers.
+    """Return for each row the worker's clock after it, and its lead, among rows without membership changes.
 
     Parameters
     ----------

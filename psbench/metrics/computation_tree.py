@@ -1,4 +1,4 @@
-"""The computation tree of a run: at which earlier point each gradient was taken, and how far away that is.
+"""The computation tree of a run: the model from which each gradient was computed, and its distance.
 
 The main branch has a node for each gradient that the servers have applied, one after the other; an update of
 several pushes is several nodes. The gradient that leads from node k to the next one was taken at some other
@@ -166,19 +166,19 @@ def computation_tree(log: EventLog, strategy: AnyStrategy) -> ComputationTree:
 
 
 def why_no_tree(composition: Strategy) -> str:
-    """Say why runs of a composition have no computation tree; empty if they have one."""
+    """Return the reason why runs of a composition have no computation tree; empty if they have one."""
     a, m = composition.aggregation, composition.communication
     if isinstance(composition.placement, PeerToPeer):
         return "there is no server whose model is the main branch"
     if m.overlaps or composition.keeps_steps or isinstance(m, Elastic):
-        return "workers go on from models that have gradients which no server has applied"
+        return "workers continue from models with gradients that no server has applied"
     if a.reply != "model" and not isinstance(composition.placement, Collective):
         return "workers are not sent the model of the server"
     return ""
 
 
 def _by_itself(rows: Rows, strategy: AnyStrategy) -> Array:
-    """Return for each applied push whether its steps were a worker's own, by the composition in force."""
+    """Return for each applied push whether it contains local steps, by the composition in force."""
     own = np.array([composition.has_local_steps for composition in strategy.compositions])
     places = positions(rows, Kind.HANDOVER)
     inside = np.searchsorted(places, positions(rows, Kind.APPLY))
@@ -190,14 +190,14 @@ def _by_itself(rows: Rows, strategy: AnyStrategy) -> Array:
 
 
 def _nodes(wanted: Integers, made: Integers, ends: Integers) -> Integers:
-    """Return the nodes of versions: how many gradients had been applied when each was made."""
+    """Return the tree nodes of versions: the number of gradients applied before each."""
     place = np.searchsorted(made, wanted, side="right")
     nodes: Integers = np.append(0, ends)[place]
     return nodes
 
 
 def _alone(version: Integers) -> Array:
-    """Return for each applied push whether its version has no other."""
+    """Return for each applied push whether it is the only one of its version."""
     _, place, count = np.unique(version, return_inverse=True, return_counts=True)
     alone: Array = count[place] == 1
     return alone

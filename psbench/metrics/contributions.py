@@ -1,4 +1,4 @@
-"""Contributions: whose work the model is made of, how old it was, what was never used, and why."""
+"""Contributions: the gradients of each worker by age at use, and unused gradients by reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STARVED, _ENOUGH = 0.1, 10
 
 
 def contributions(log: EventLog) -> pd.DataFrame:
-    """Return what became of the gradients of each worker.
+    """Return the gradients of each worker by fate: used at an age, or unused for a reason.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def contributions(log: EventLog) -> pd.DataFrame:
 
 
 class Work:
-    """What became of the gradients of each worker, along a log that grows."""
+    """The fates of each worker's gradients, along a growing log."""
 
     def __init__(self) -> None:
         self._staleness, self._absences = Staleness(), Absences()
@@ -111,13 +111,13 @@ class Work:
         _add(self._unused, cancelled["worker"], codes, np.zeros(len(cancelled)))
 
     def count_from(self, earlier: Work) -> None:
-        """Leave out what an earlier state of the same log had counted."""
+        """Subtract the counts of an earlier state of the same log."""
         for sums, before in ((self._used, earlier._used), (self._unused, earlier._unused)):
             for key, counted in before.items():
                 sums[key] = sums[key] - counted
 
     def rows(self, log: EventLog) -> list[tuple[int, str, int | None, int, int]]:
-        """Return the rows of `contributions`, whose reasons a log has: by worker, used ones first."""
+        """Return the rows of `contributions` by worker, used gradients first."""
         worker, samples, pending = self._pushes
         unused = {**self._unused}
         codes = np.full(int(pending.sum()), _BUFFERED)
@@ -136,7 +136,7 @@ class Work:
         return sorted((row for row in found if row[3]), key=lambda row: (row[0], row[2] is None))
 
     def counts(self, log: EventLog) -> tuple[dict[int, int], dict[int, dict[str, int]]]:
-        """Return the gradients of each worker that were used, and those that were not, by reason."""
+        """Return the numbers of used gradients of each worker, and of unused ones by reason."""
         used: dict[int, int] = {}
         unused: dict[int, dict[str, int]] = {}
         for worker, fate, age, gradients, _ in self.rows(log):
@@ -148,13 +148,13 @@ class Work:
 
 
 def is_used(applied: Rows) -> Booleans:
-    """Return which rows of applied pushes moved the model: a part may have given some the weight 0."""
+    """Return a mask of the applied pushes that moved the model: a part may give weight 0."""
     found: Booleans = applied["loss"] != 0
     return found
 
 
 def _add(sums: _Sums, workers: Array, codes: Array, samples: Array) -> None:
-    """Add gradients to sums, in new arrays: those of an earlier state are not changed."""
+    """Add gradients to sums in new arrays; arrays of an earlier state do not change."""
     if not len(workers):
         return
     both = (workers.astype(np.int64) << 32) + codes.astype(np.int64) + 8  # reasons of ours are negative
@@ -166,7 +166,7 @@ def _add(sums: _Sums, workers: Array, codes: Array, samples: Array) -> None:
 
 
 def totals(log: EventLog) -> dict[str, Any]:
-    """Return how many gradients were used, and how many were not, by reason, as plain data."""
+    """Return the numbers of used gradients, and of unused ones by reason, as plain data."""
     work = Work()
     work.read(log.rows())
     used, unused = work.counts(log)
@@ -188,7 +188,7 @@ def unused_share(found: Mapping[str, Any]) -> float | None:
 
 
 def starved_workers(log: EventLog) -> list[str]:
-    """Return a warning for each worker of whose gradients none was used, or few were."""
+    """Return a warning for each worker whose gradients were used rarely or never."""
     work = Work()
     work.read(log.rows())
     used, unused = work.counts(log)
@@ -202,7 +202,7 @@ def starved_workers(log: EventLog) -> list[str]:
 
 
 def _starved(used: int, unused: Mapping[str, int]) -> str:
-    """Return what is said of a worker; nothing if enough of its gradients are used.
+    """Return the warning about a worker; empty if enough of its gradients are used.
 
     >>> _starved(0, {"late": 3, "delay": 9})
     '0 of 12 gradients used (9 delay, 3 late), so its shard was never learned'
@@ -212,9 +212,9 @@ def _starved(used: int, unused: Mapping[str, int]) -> str:
         f"{count} {reason}" for reason, count in sorted(unused.items(), key=lambda each: -each[1])
     )
     if not finished:
-        return "it finished no gradient, so its shard was never learned"
+        return "it finished no gradient, so the model never learned its shard"
     if not used:
-        return f"0 of {finished} gradients used ({why}), so its shard was never learned"
+        return f"0 of {finished} gradients used ({why}), so the model never learned its shard"
     if finished >= _ENOUGH and used < STARVED * finished:
         return f"{used} of {finished} gradients used ({why}): it is starved"
     return ""

@@ -74,7 +74,7 @@ def training_loss(log: EventLog, dataset_size: int, smooth_epochs: float = 0.25)
 
 
 class TrainingLoss:
-    """The smoothed training loss along a log that grows; see `training_loss`."""
+    """The smoothed training loss along a growing log; see `training_loss`."""
 
     def __init__(self, dataset_size: int, smooth_epochs: float = 0.25) -> None:
         self._size, self._window = dataset_size, smooth_epochs * dataset_size
@@ -95,7 +95,7 @@ class TrainingLoss:
         }
 
     def _running_mean(self, values: Array, samples: Array) -> Array:
-        """Return for each push the mean over the pushes in the window before it."""
+        """Return for each push the mean over the preceding pushes in the window."""
         if not len(values):
             return np.zeros(0)
         samples = samples.astype(np.float64)
@@ -112,7 +112,7 @@ class TrainingLoss:
 
 
 def throughput(log: EventLog, bins: int = 50) -> pd.DataFrame:
-    """Return the samples applied per second, in `bins` equal stretches of the run.
+    """Return the samples applied per second, in `bins` equal intervals of the run.
 
     Returns
     -------

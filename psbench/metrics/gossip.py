@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
-    """Return how many gradients of each worker are part of each worker's model.
+    """Return the number of gradients of each worker in each worker's model.
 
     A worker's own are part of its model when it steps; others' with a model that it mixes with its own, which
     brings what that one had heard of when it was sent.
@@ -45,7 +45,7 @@ def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
 
 
 def lags(log: EventLog, points: int = 400) -> pd.DataFrame:
-    """Return how many gradients of others a model lacks, along a run.
+    """Return the number of other workers' gradients that a model lacks, along a run.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def _history(log: EventLog, until_s: float = np.inf) -> Iterator[tuple[float, _K
         elif kind == Kind.JOIN:
             known.join(worker)
         else:
-            known.heard.pop(worker, None)
+            known.leave(worker)
 
 
 class _Knowledge:
@@ -99,6 +99,7 @@ class _Knowledge:
         self.made: dict[int, int] = {}
         self._versions: dict[int, int] = {}
         self._sent: dict[tuple[int, int, bool], Array] = {}  # with the model that a worker sent at a version
+        self._waiting = set[int]()  # those whose last push has not been mixed
 
     def join(self, worker: int) -> None:
         others = [version for other, version in self._versions.items() if other in self.heard]
@@ -107,8 +108,13 @@ class _Knowledge:
         self.made.setdefault(worker, 0)
         self._sent[worker, self._versions[worker], False] = self._nothing
 
+    def leave(self, worker: int) -> None:
+        self.heard.pop(worker, None)
+        self._waiting.discard(worker)
+
     def push(self, worker: int, version: int) -> None:
         self.made[worker] += 1
+        self._waiting.add(worker)
         self._sent[worker, version, True] = self._with_own(worker, self.heard[worker])
 
     def _with_own(self, worker: int, heard: Array) -> Array:
@@ -120,15 +126,18 @@ class _Knowledge:
         """Merge the gradients known to the mixed models; after a pairwise exchange both have the union."""
         first = mixing["steps_first"]
         before = dict(self.heard)
-        if pusher is not None and first:
-            before[pusher] = self._with_own(pusher, before[pusher])
+        # all of a group have stepped, and of a pair the one that asked for the exchange
+        pushers: set[int] = set() if pusher is None else {pusher, *(self._waiting & mixing["rows"].keys())}
+        self._waiting -= pushers
+        for each in pushers if first else ():
+            before[each] = self._with_own(each, before[each])
         for worker, weights in mixing["rows"].items():
             version = self._versions[worker]
             sources = [
                 self._sent[other, version, first] if mixing["sent"] else before[other] for other in weights
             ]
             found = np.maximum.reduce(sources)
-            if worker == pusher:
+            if worker in pushers:
                 found = self._with_own(worker, found)
             self.heard[worker] = found
             if pusher is not None:
@@ -139,7 +148,7 @@ class _Knowledge:
             self._sent = {key: value for key, value in self._sent.items() if key[1] >= oldest}
 
     def missing(self) -> list[int]:
-        """Return for each pair of workers how many of one's gradients the other lacks."""
+        """Return for each pair of workers the number of one's gradients that the other lacks."""
         return [
             self.made[of] - int(own[of])
             for worker, own in self.heard.items()
@@ -149,7 +158,7 @@ class _Knowledge:
 
 
 def _mixing(log: EventLog, text: int) -> dict[str, Any]:
-    """Return the mixing matrix in a row's text, with worker numbers as keys."""
+    """Return the mixing matrix from a row's text, with worker numbers as keys."""
     mixing: dict[str, Any] = json.loads(log.text(int(text)))
     rows = mixing["rows"]
     mixing["rows"] = {int(w): {int(other): x for other, x in row.items()} for w, row in rows.items()}

@@ -51,7 +51,7 @@ def independence(log: EventLog) -> pd.DataFrame:
 
 
 def mean_independence(log: EventLog) -> float | None:
-    """Return the mean WI of workers that requested the model; None if every one of them has 1.
+    """Return the mean WI of workers that requested the model; None if all of them have 1.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def mean_independence(log: EventLog) -> float | None:
 
 
 def _chunks(log: EventLog, rows: Rows) -> Rows:
-    """Return the reports that end a chunk of data."""
+    """Return the reports at the end of a chunk of data."""
     report = pick(rows, Kind.REPORT)
     ends = [log.text(number).find('"chunk_steps"') >= 0 for number in report["text"].tolist()]
     found: Rows = report[np.array(ends, dtype=bool)]

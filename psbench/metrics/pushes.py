@@ -80,7 +80,7 @@ def staleness(log: EventLog) -> pd.DataFrame:
 
 
 class Staleness:
-    """The staleness of committed pushes along a log that grows."""
+    """The staleness of committed pushes along a growing log."""
 
     def __init__(self) -> None:
         self._bases = np.zeros(0, dtype=np.int64)  # version that each push started from, by its number
@@ -168,7 +168,7 @@ def batch_sizes(log: EventLog) -> pd.DataFrame:
 
 
 class BatchSizes:
-    """The workers' batch sizes along a log that grows.
+    """The workers' batch sizes along a growing log.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class BatchSizes:
             self._last[int(worker[place])] = float(push["time_s"][place]), float(size[place])
 
     def seen(self, most: int | None = None) -> list[tuple[float, int, float]]:
-        """Return the rows of `batch_sizes`, by worker, then by time; of very many changes some, evenly."""
+        """Return the rows of `batch_sizes`, by worker, then by time; of very many rows an even sample."""
         step = 1 if most is None else len(self.changes) // most + 1
         last = [(time_s, worker, size) for worker, (time_s, size) in self._last.items()]
         return sorted({*self.changes[::step], *last}, key=lambda row: (row[1], row[0]))

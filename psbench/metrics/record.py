@@ -9,7 +9,7 @@ from psbench.core.log import EventLog
 
 
 class RunRecord(Protocol):
-    """A run's log, and the facts that the log does not hold."""
+    """A run's log, and its metadata."""
 
     @property
     def log(self) -> EventLog:

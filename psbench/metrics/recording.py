@@ -1,4 +1,4 @@
-"""A run as tables that give the state at any moment, for the rewinding panel.
+"""A run as tables from which the panel shows the state at any time.
 
 The tables hold intervals and instants, so that the state at a time is a search in sorted columns, which the
 page makes (`js/recording.js`). They are plain arrays, and travel to a page or into a file as such.
@@ -134,7 +134,7 @@ class Recording:
         return shares
 
     def waiting_along(self, parts: int) -> Array:
-        """Share of the workers that wait, 0 to 1, in each of so many equal parts of the run."""
+        """Share of waiting workers, 0 to 1, in each of that many equal parts of the run."""
         spans = self.spans
         waits = np.isin(spans["phase"], (PHASES.index("wait"), STAGES.index(SWITCHING)))
         edges = np.linspace(0.0, self.end_s, parts + 1)
@@ -158,7 +158,7 @@ class Recording:
 
     @cached_property
     def instants(self) -> dict[str, Array]:
-        """The times one can step to, in order and each once, by kind: event, update, barrier, epoch, wait."""
+        """The times that a viewer can step to, in order, by kind: event, update, barrier, epoch, wait."""
         spans, versions = self.spans, self.versions
         for_somebody = (spans["phase"] == PHASES.index("wait")) & (spans["waited_for"] >= 0)
         return {
@@ -179,7 +179,7 @@ class Recording:
 
 
 def _elapsed(start_s: Array, end_s: Array, times: Array) -> Array:
-    """Return the seconds of all spans, summed up, that lie before each of the times."""
+    """Return the summed seconds of all spans before each of the times."""
 
     def since(begin_s: Array) -> Array:
         begin_s = np.sort(begin_s)
@@ -203,14 +203,14 @@ def newest(table: Table, at_s: float) -> Booleans:
 
 
 def _means(place: Array, values: Array, count: int) -> Array:
-    """Return the mean of the values at each place, 0 if there are none."""
+    """Return the mean of the values at each index, 0 without values."""
     sums = np.bincount(place, weights=values, minlength=count)
     means: Array = sums / np.maximum(np.bincount(place, minlength=count), 1)
     return means
 
 
 def packed(values: Array) -> dict[str, str]:
-    """Return a column as `{"as": type, "data": base64}`, in as few bytes as hold it exactly."""
+    """Return a column as `{"as": type, "data": base64}`, in the smallest exact type."""
     if values.dtype.kind == "f":
         kind = "f8"
     else:

@@ -33,12 +33,12 @@ def trained(rows: Rows) -> Rows:
 
 
 def kept_steps(rows: Rows) -> int:
-    """Return the number of steps kept after a vote; a vote follows every step."""
+    """Return the number of steps kept after a vote; every step is voted on."""
     return int(np.count_nonzero(pick(rows, Kind.RELEASE)["samples"]))
 
 
 class Absences:
-    """Has a worker that is dropped leave, once, and one that is readmitted join, along a log that grows."""
+    """Reads a growing log with dropped workers as leaving, and readmitted workers as joining."""
 
     def __init__(self) -> None:
         self._gone: set[int] = set()
@@ -100,7 +100,7 @@ ANSWERED = (Kind.PUSH, Kind.APPLY, Kind.VOTE)
 
 
 def sent(rows: Rows, unanswered: bool) -> Rows:
-    """Leave out the releases that were never sent."""
+    """Return the rows without releases that were never sent."""
     if not unanswered:
         return rows
     ends = max(positions(rows, *ANSWERED), default=-1)

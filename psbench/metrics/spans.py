@@ -121,7 +121,7 @@ class Spans(NamedTuple):
 def spans_of(log: EventLog, rows: Rows, whom: bool = True) -> Spans:
     """Return the spans of rows with `with_membership` applied; `log` has their texts.
 
-    Without `whom` it is not found out whom workers waited for.
+    `whom`: whether to determine the workers that caused waits.
     """
     own = _Own(log, rows, whom)
     spans = _Parts()
@@ -153,7 +153,7 @@ class _Own:
         self.sent = self.start - here["send_s"]  # of a push: when it began to travel
 
         def following(values: Array, last: float) -> Array:
-            """Return each row's value of the same worker's next row, or `last`."""
+            """Return for each row the value of the same worker's next row, or `last`."""
             return np.append(np.where(same, values[1:], last), last)[: len(values)].astype(values.dtype)
 
         self.next, self.stop = following(self.kind, _END), following(self.start, end_of(rows))
@@ -222,7 +222,7 @@ def _collective_s(own: _Own, i: Array) -> Array:
 
 
 def _ended_by(own: _Own, i: Array) -> Array:
-    """Return the worker whose message ended each span; -1 if no worker's message did."""
+    """Return the worker whose message ended each span; -1 without one."""
     answered = own.answered
     if not len(answered):
         return np.full(len(i), -1)
@@ -250,7 +250,7 @@ def _with_word(log: EventLog, pushes: Rows, word: str) -> list[int]:
 
 
 def _add_overlaps(own: _Own, spans: _Parts) -> None:
-    """Add the spans between overlapping pushes: from one push to the worker's next."""
+    """Add the spans of overlapping pushes: from one push to the worker's next."""
     for first in np.flatnonzero(own.goes_on).tolist():
         last = first  # the row before the next push, which is the release, or the worker's last row
         while own.next[last] not in (Kind.PUSH, Kind.LEAVE, _END):
@@ -260,7 +260,7 @@ def _add_overlaps(own: _Own, spans: _Parts) -> None:
 
 
 def _add_exchange(own: _Own, first: int, last: int, spans: _Parts) -> None:
-    """Add one exchange: computing, then the rest of the exchange."""
+    """Add one exchange: computation, then the remaining exchange."""
 
     def add(phase: int, start: float, stop: float, reason: int = _NONE, place: int = first) -> None:
         other = _ended_by(own, np.array([place])) if phase == _WAIT else -1
@@ -311,7 +311,7 @@ def _add_steps(worker: Array, start: Array, stop: Array, compute: Array, send: A
 
 
 def _handover_cost(rows: Rows, place: Array, released: Array) -> Array:
-    """Return the seconds by which a hand-over in the same answer delays each release, 0 for most."""
+    """Return the seconds by which a hand-over in the same answer delays each release; usually 0."""
     cost = np.zeros(len(place))
     events = np.append(positions(rows, *_EVENTS), len(rows))
     for switch in positions(rows, Kind.HANDOVER).tolist():
@@ -321,7 +321,7 @@ def _handover_cost(rows: Rows, place: Array, released: Array) -> Array:
 
 
 def continuing(log: EventLog, rows: Rows) -> tuple[Rows, dict[int, float]]:
-    """Return the rows before a cut that spans across the cut need.
+    """Return the rows before a cut that are needed for spans across the cut.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ def continuing(log: EventLog, rows: Rows) -> tuple[Rows, dict[int, float]]:
 
 
 def _collective_just_over(log: EventLog, rows: Rows) -> list[int]:
-    """Return the place of the push with which a collective operation has just ended: releases may follow."""
+    """Return the index of the push that has just ended a collective operation: releases may follow."""
     ends = _ends_of_collectives(log, rows)[-1:]
     found: list[int] = ends[rows["time_s"][ends] == rows["time_s"][-1:]].tolist()
     return found
@@ -374,7 +374,7 @@ def _exchange_under_way(own: Rows, going_on: list[int]) -> int | None:
 
 
 def _with_handover(rows: Rows, place: int, handed: Array) -> Rows:
-    """Return a row between the hand-over that delays it and a row that ends the answer."""
+    """Return a row between the hand-over that delays it and the end of the answer."""
     row, before = rows[place : place + 1], handed[handed < place]
     is_late = row["kind"][0] == Kind.RELEASE and len(before)
     if not is_late or len(positions(rows[before[-1] + 1 : place], *_EVENTS)):
@@ -385,7 +385,7 @@ def _with_handover(rows: Rows, place: int, handed: Array) -> Rows:
 
 
 def seconds_without_computing(log: EventLog) -> float:
-    """Return the seconds of a run in which no worker computed: all sent, waited, pulled or were absent."""
+    """Return the seconds in which no worker computed: all sent, waited, pulled or were absent."""
     spans = spans_of(log, with_membership(log.rows()))
     ours = spans.phase == PHASES.index("compute")
     start_s, end_s = spans.start_s[ours], spans.end_s[ours]

@@ -1,4 +1,4 @@
-"""A run in a few dozen plain values."""
+"""Summary of a run: a few dozen plain values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | None = None) -> dict[str, Any]:
-    """Return the summary of a run as plain data: no NaN, no NumPy.
+    """Return the summary of a run as plain data, without NaN or NumPy types.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def _warnings(summary: Mapping[str, Any]) -> list[str]:
     if summary["lost_workers"]:
         lost = ", ".join(str(worker) for worker in summary["lost_workers"])
         several = len(summary["lost_workers"]) > 1
-        warnings.append(f"lost on the way: worker{'s' if several else ''} {lost}")
+        warnings.append(f"lost during the run: worker{'s' if several else ''} {lost}")
     if summary["pushes"]["buffered"]:
         warnings.append(
             f"{summary['pushes']['buffered']} pushes were still buffered at the end and changed nothing"

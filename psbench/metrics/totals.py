@@ -1,4 +1,4 @@
-"""Sums and counts of a log that grows, kept up to date from its new rows alone.
+"""Sums and counts along a growing log, updated from its new rows.
 
 What is said of a whole log is the same, read at once; a live picture reads them many times in a run, at a
 cost that depends on how much is new.
@@ -100,12 +100,12 @@ class SpanTotals:
                 self._present[worker] += time_s - self._joined.pop(worker)
 
     def count_from(self, earlier: SpanTotals) -> None:
-        """Start counting at an earlier state of the same log; neither is read further."""
+        """Restart the count at an earlier state of the same log; neither is read further."""
         self._earlier = earlier
 
     @property
     def workers(self) -> list[int]:
-        """All that ever joined."""
+        """Ids of all workers that ever joined."""
         return sorted(self._present)
 
     @property
@@ -147,7 +147,7 @@ class SpanTotals:
 
 
 def _added(first: _Sums, second: _Sums, factor: float = 1.0) -> _Sums:
-    """Return the sum of both, without entries that are only rounding errors."""
+    """Return the sum of both, without entries due to rounding only."""
     found = {key: first.get(key, 0.0) + factor * second.get(key, 0.0) for key in {**first, **second}}
     return {key: seconds for key, seconds in found.items() if seconds > 1e-12}
 
@@ -185,7 +185,7 @@ class PushTotals:
         return {"up": self._bytes["up"], "down": self._bytes["down"] - unanswered * self._last_replies}
 
     def count_from(self, earlier: PushTotals) -> None:
-        """Start counting at an earlier state of the same log; neither is read further."""
+        """Restart the count at an earlier state of the same log; neither is read further."""
         self.staleness[: len(earlier.staleness)] -= earlier.staleness
         self.lead[: len(earlier.lead)] -= earlier.lead
         self.counts.subtract(earlier.counts)
@@ -193,7 +193,7 @@ class PushTotals:
 
 
 def _tally(counts: Array, values: Array) -> Array:
-    """Return counts to which whole numbers were added."""
+    """Return a copy of counts with added whole numbers."""
     new = np.bincount(values.astype(np.intp), minlength=len(counts)).astype(np.int64)
     new[: len(counts)] += counts
     return new

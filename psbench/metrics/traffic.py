@@ -41,7 +41,7 @@ def bytes_of(rows: Rows) -> dict[str, int]:
 
 
 def messages(log: EventLog, unanswered: bool = False) -> dict[str, int]:
-    """Return the number of messages by kind; `void` messages came too late to be read.
+    """Return the number of messages by kind; `void` messages came too late to be used.
 
     See `total_bytes` for `unanswered`. A ring's inner messages are not recorded: under All-Reduce a push and
     a release stand for one ring.
@@ -51,7 +51,7 @@ def messages(log: EventLog, unanswered: bool = False) -> dict[str, int]:
 
 
 def conservation(log: EventLog) -> dict[str, int]:
-    """Return `committed`, `discarded` and `buffered` pushes, and `cancelled` work that never became one.
+    """Return the numbers of committed, discarded and buffered pushes, and of cancelled steps.
 
     Every push is one of the first three; a step lost with its worker counts as cancelled.
     """

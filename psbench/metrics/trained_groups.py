@@ -1,4 +1,4 @@
-"""Groups of samples, as classes: how much of each a model was trained on, and how far off that is.
+"""Groups of samples, such as classes: how often a model was trained on each, and the distance to the data.
 
 A log says how much of each worker's shard was used, and a run's facts how the samples of a shard divide into
 groups. A mini-batch counts as its worker's shard on average; `psbench.recount` counts the samples themselves.
@@ -53,7 +53,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of_counts(cls, names: list[str], shards: Any, whole: Any, are_reported: bool = False) -> Groups:
-        """Return the groups of which each shard and the whole data have so many samples."""
+        """Return groups with these numbers of samples in each shard and in the whole data."""
         counts, total = np.asarray(shards, dtype=float), np.asarray(whole, dtype=float)
         of_each = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)  # an empty shard has no shares
         return cls(list(names), counts / of_each, total / max(total.sum(), 1.0), are_reported)
@@ -83,7 +83,7 @@ GROUPINGS: dict[str, Callable[[Mapping[str, Any]], Groups | None]] = {
 
 
 def groups_of(meta: Mapping[str, Any], by: str = "class") -> Groups | None:
-    """Return the groups of a run's samples; None where its facts do not describe them.
+    """Return the groups of a run's samples; None if its metadata do not describe them.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def groups_of(meta: Mapping[str, Any], by: str = "class") -> Groups | None:
 
 
 def distance(shares: Array, whole: Array) -> Doubles:
-    """Return the total variation between distributions: the share that would have to be another group.
+    """Return the total variation distance between distributions.
 
     >>> float(distance(np.array([0.75, 0.25]), np.array([0.5, 0.5])))
     0.25
@@ -106,7 +106,7 @@ def distance(shares: Array, whole: Array) -> Doubles:
 
 
 def trained_groups(log: EventLog, meta: Mapping[str, Any], by: str = "class") -> pd.DataFrame:
-    """Return how much of each group the model was trained on.
+    """Return the number of trained samples of each group.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def trained_groups(log: EventLog, meta: Mapping[str, Any], by: str = "class") ->
 
 
 def group_distance(log: EventLog, meta: Mapping[str, Any], by: str = "class") -> pd.DataFrame:
-    """Return the distance of what was trained on so far from the data, along a run.
+    """Return the distance between the groups trained on so far and the data, along a run.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def group_distance(log: EventLog, meta: Mapping[str, Any], by: str = "class") ->
 
 
 def class_distance(log: EventLog, meta: Mapping[str, Any]) -> float | None:
-    """Return the distance of what a run was trained on from the data, by class; None if that is not known."""
+    """Return the final distance between the classes trained on and the data; None if unknown."""
     groups = groups_of(meta)
     if groups is None:
         return None
@@ -161,7 +161,7 @@ def class_distance(log: EventLog, meta: Mapping[str, Any]) -> float | None:
 
 
 class TrainedGroups:
-    """How much of each group was trained on, along a log that grows."""
+    """Trained samples of each group, along a growing log."""
 
     def __init__(self, groups: Groups) -> None:
         self.groups, self._workers = groups, len(groups.of_shards)
@@ -172,7 +172,7 @@ class TrainedGroups:
         self._shared: dict[int, Mapping[str, Any]] = {}  # what others share with a worker for its steps
 
     def read(self, log: EventLog, rows: Rows, at: AxisValues | None) -> dict[str, Array]:
-        """Read new rows; return where they are on the axes, with the `distance` there (none without `at`).
+        """Read new rows; return their axis positions, with the `distance` there (none without `at`).
 
         `epoch` is in samples: the size of the data is not known here.
         """
@@ -228,7 +228,7 @@ class TrainedGroups:
         return found
 
     def _shards(self, log: EventLog, rows: Rows) -> dict[int, dict[int, int]]:
-        """Return, for each row of steps with which others shared samples (data injection), how many each."""
+        """Return, for each row of steps with data injection, the number of samples from each other worker."""
         releases = positions(rows, Kind.RELEASE)
         shares = [n for n in np.unique(rows["text"][releases]).tolist() if '"injection"' in log.text(n)]
         if not (shares or self._shared):
@@ -251,7 +251,7 @@ class TrainedGroups:
         return found
 
     def count_from(self, earlier: TrainedGroups) -> None:
-        """Leave out what an earlier state of the same log had counted."""
+        """Subtract the counts of an earlier state of the same log."""
         self._samples = self._samples - earlier._samples
         self._reported = self._reported - earlier._reported
 
@@ -262,13 +262,13 @@ class TrainedGroups:
 
     @property
     def shares(self) -> Doubles | None:
-        """The share of each group in what was trained on; None if nothing was."""
+        """The share of each group in the trained samples; None before the first."""
         of_groups = self._of_groups
         return of_groups / of_groups.sum() if of_groups.sum() > 0 else None
 
     @property
     def distance(self) -> float | None:
-        """The distance of these shares from those of the data."""
+        """The distance between these shares and the shares of the data."""
         shares = self.shares
         return None if shares is None else float(distance(shares, self.groups.whole))
 

@@ -1,4 +1,4 @@
-"""Utilisation over time: how many workers compute and send, CPU use of live processes, and bytes a second."""
+"""Utilisation over time: computing and sending workers, CPU use of live processes, bytes per second."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_PHASES = {"computing": ("compute",), "sending": ("send", "pull")}
 
 
 def utilisation(log: EventLog, meta: Mapping[str, Any]) -> pd.DataFrame:
-    """Return what a run's workers, servers and links did, in equal intervals of time.
+    """Return the activity of a run's workers, servers and links in equal intervals of time.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def utilisation(log: EventLog, meta: Mapping[str, Any]) -> pd.DataFrame:
 
 
 class Intervals:
-    """Sums in equal intervals of time from 0 on, which become twice as wide when there are too many."""
+    """Sums in equal intervals of time from 0 on, doubled in width when there are too many."""
 
     def __init__(self, width_s: float = _FIRST_S) -> None:
         self.width_s, self.sums = width_s, np.zeros(MOST)
@@ -69,7 +69,7 @@ class Intervals:
             self.sums = np.append(self.sums.reshape(-1, 2).sum(axis=1), np.zeros(MOST // 2))
 
     def add(self, start_s: Array, end_s: Array, amounts: Array) -> None:
-        """Add amounts, each spread evenly from its start to its end; at once if these are equal."""
+        """Add amounts, each spread evenly from its start to its end."""
         self.end_s = float(end_s.max(initial=self.end_s))
         self.reach(self.end_s)
         lasts = end_s > start_s
@@ -93,14 +93,14 @@ class Intervals:
         self.sums += (np.where(lasting > 0, np.cumsum(change), 0.0) * self.width_s)[:MOST]
 
     def copy(self) -> Intervals:
-        """Return a copy, which may be added to."""
+        """Return a copy that may be added to."""
         found = Intervals(self.width_s)
         found.sums, found.end_s = self.sums.copy(), self.end_s
         return found
 
 
 class Utilisation:
-    """The curves of `utilisation` along a log that grows."""
+    """The curves of `utilisation` along a growing log."""
 
     def __init__(self) -> None:
         self._over = {name: Intervals() for name in _OF_LOG}
@@ -108,7 +108,7 @@ class Utilisation:
         self._end_s = 0.0
 
     def read(self, rows: Rows, over: Spans, now: Spans) -> None:
-        """Read new rows of a log, the spans that they end, and those that are not over."""
+        """Read new rows of a log, with the spans that they end and the open spans."""
         self._end_s, self._now = max(self._end_s, end_of(rows)), now
         _add_spans(self._over, over)
         push, mix, release = (pick(rows, kind) for kind in (Kind.PUSH, Kind.MIX, Kind.RELEASE))
@@ -152,7 +152,7 @@ def _add_spans(into: Mapping[str, Intervals], spans: Spans) -> None:
 
 
 def _cpu(usage: Any) -> Intervals:
-    """Return the CPU seconds of processes: between two samples, at an even rate."""
+    """Return the CPU seconds of processes, at an even rate between two samples."""
     found = Intervals()
     for used in usage:
         at, cpu_s = np.array(used.get("samples") or [(0.0, 0.0)], dtype=float).T

@@ -1,4 +1,4 @@
-"""Steps that workers kept to themselves, and steps after which all synchronised."""
+"""Local steps, and steps after which all workers synchronised."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psbench.metrics.rows import kept_steps, pick
 
 
 def local_steps_ratio(log: EventLog) -> dict[str, Any] | None:
-    """Return the outcomes of the steps that were voted on; None without votes.
+    """Return the outcomes of the votes; None without votes.
 
     Returns
     -------

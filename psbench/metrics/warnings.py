@@ -49,7 +49,7 @@ def never_switched(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
 
 
 def whole_rates(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
-    """Return which compositions made every version of one push, at the whole learning rate.
+    """Return the compositions with one push per version, each at the full learning rate.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def whole_rates(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
         if (np.diff(applied["version"]) == 0).any():
             several.add(index)
     return [
-        f"every update of {names[index]} is of one push, at the whole learning rate: the pushes of n workers "
+        f"every update of {names[index]} has one push, at the full learning rate: the pushes of n workers "
         "move the model n times as far as one update of a barrier; use lr_scaling: by_share"
         for index, workers in sorted(pushers.items())
         if whole[index] and len(workers) > 1 and index not in several
@@ -85,7 +85,7 @@ def whole_rates(log: EventLog, meta: Mapping[str, Any]) -> list[str]:
 
 
 def resumed_midway(log: EventLog) -> list[str]:
-    """Return a warning for each resume that was not bit by bit, as workers were in the middle of steps."""
+    """Return a warning for each resume that was not bit for bit, as workers were in the middle of steps."""
     rows = log.rows()
     found = []
     for at in positions(rows, Kind.RESUME).tolist():
@@ -94,10 +94,10 @@ def resumed_midway(log: EventLog) -> list[str]:
         others = np.flatnonzero(following["kind"] != Kind.CANCEL)
         void = following["worker"][: others[0] if len(others) else len(following)].tolist()
         said = [_of_workers(again, "repeated their steps since their last message")] if again else []
-        said += [_of_workers(void, "began anew from the model, without one of their own")] if void else []
+        said += [_of_workers(void, "restarted from the common model, without their own")] if void else []
         if said:
             when = f"resumed at {rows['time_s'][at]:.4g} s in the middle of steps"
-            found.append(f"{when}, and not bit by bit what it would have been: {'; '.join(said)}")
+            found.append(f"{when}, so it is not bit for bit equal to an uninterrupted run: {'; '.join(said)}")
     return found
 
 
@@ -111,7 +111,7 @@ _MANY = 9
 
 
 def _shown(log: EventLog) -> list[Evaluated]:
-    """Return the evaluations that rules are shown: not the one before the first step or after the last."""
+    """Return the evaluations that rules receive: not those before the first step or after the last."""
     rows = pick(log.rows(), Kind.EVALUATED)
     rows = rows[rows["id"] > 0]
     facts = zip(rows["id"].tolist(), rows["version"].tolist(), rows["text"].tolist(), strict=True)

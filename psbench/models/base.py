@@ -118,7 +118,7 @@ class Model(Part):
             )
         if input_shape[-1] in (1, 3, 4) and input_shape[0] >= self.min_side > input_shape[-1]:
             raise ParameterError(
-                f"model {self.name!r} needs images (channels, height, width), and samples of shape "
+                f"model {self.name!r} needs images (channels, height, width), but samples of shape "
                 f"{tuple(input_shape)} look like (height, width, channels); give X.transpose(0, 3, 1, 2)"
             )
         if min(input_shape[1:]) < self.min_side:
@@ -136,7 +136,7 @@ class Model(Part):
         if self.tasks and task not in (*self.tasks, "own"):
             targets, instead = _TARGETS.get(task, (f"a task {task!r}", "a model of your own"))
             raise ParameterError(
-                f"model {self.name!r} is for {' or '.join(self.tasks)}, and this data is for {task}: its "
+                f"model {self.name!r} is for {' or '.join(self.tasks)}, but this data is for {task}: its "
                 f"targets are {targets}; use {instead}"
             )
 

@@ -53,16 +53,16 @@ def made(what: str, make: Callable[[], nn.Module]) -> nn.Module:
     try:
         module = make()
     except Exception as error:
-        raise ParameterError(f"{what} cannot be made: {one_line(error)}") from error
+        raise ParameterError(f"{what} cannot be created: {one_line(error)}") from error
     if not isinstance(module, nn.Module):
-        raise ParameterError(f"{what} gives {type(module).__name__}, and must give a torch.nn.Module")
+        raise ParameterError(f"{what} returns {type(module).__name__}, but must return a torch.nn.Module")
     return module.to("cpu")
 
 
 def _materialise(what: str, module: nn.Module, example: Tensor | Several | None) -> None:
     """Give lazy layers their shapes; in eval mode, so that no running statistic moves."""
     if example is None:
-        raise ParameterError(f"{what} has lazy layers, and there is no batch to give them their shapes")
+        raise ParameterError(f"{what} has lazy layers, but there is no batch to infer their shapes from")
     was_training = module.training
     try:
         with torch.no_grad():

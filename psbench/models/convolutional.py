@@ -124,7 +124,7 @@ class VGG16(Model):
     stages: ClassVar[tuple[tuple[int, int], ...]] = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
     batch_norm: bool = parameter(
-        False, "whether each convolution is normalised over its batch", source="Ioffe and Szegedy 2015"
+        False, "whether each convolution has batch normalisation", source="Ioffe and Szegedy 2015"
     )
 
     def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:

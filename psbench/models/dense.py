@@ -142,7 +142,7 @@ class Linear(Model):
     name: ClassVar[str] = "linear"
     source: ClassVar[str] = "thesis ch. 2"
 
-    bias: bool = parameter(True, "whether each output has a constant of its own")
+    bias: bool = parameter(True, "whether each output has a bias")
 
     def network(self, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return flatten and one linear layer."""

@@ -58,7 +58,7 @@ class Torchvision(ForeignModel):
         return self
 
     def maker(self, num_outputs: int) -> tuple[str, Callable[[], Any]]:
-        """Return torchvision's constructor, for as many outputs as the data has classes."""
+        """Return torchvision's constructor, with one output per class of the data."""
         import torchvision
 
         known = torchvision.models.list_models(module=torchvision.models)

@@ -1,4 +1,4 @@
-"""The layers of the residual networks; apart, because they need torch to be imported."""
+"""The layers of the residual networks, in a separate module because they import torch."""
 
 from __future__ import annotations
 

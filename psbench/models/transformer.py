@@ -31,12 +31,12 @@ class Transformer(Model):
     source: ClassVar[str] = "Radford et al. 2019 (GPT-2), sec. 2.3; Press and Wolf 2017"
     tasks: ClassVar[tuple[str, ...]] = ("sequence",)
 
-    width: int = parameter(64, "numbers that a token is represented by", ge=1)
+    width: int = parameter(64, "size of a token's representation", ge=1)
     layers: int = parameter(2, "blocks of attention and feed-forward", unit="layers", ge=1)
-    heads: int = parameter(4, "heads of the attention", ge=1)
+    heads: int = parameter(4, "attention heads", ge=1)
     hidden: int = parameter(0, "neurons of a feed-forward layer; 0: four times the width", ge=0)
-    context: int = parameter(0, "tokens it can take; 0: as many as a sample has", unit="tokens", ge=0)
-    dropout: float = parameter(0.0, "share of numbers left out in training", ge=0, lt=1)
+    context: int = parameter(0, "maximum number of tokens; 0: length of a sample", unit="tokens", ge=0)
+    dropout: float = parameter(0.0, "dropout probability in training", ge=0, lt=1)
     tied: bool = parameter(True, "whether the output layer is the embedding of the tokens")
 
     @model_validator(mode="after")
@@ -56,7 +56,7 @@ class Transformer(Model):
             )
         if self.context and input_shape[0] > self.context:
             raise ParameterError(
-                f"model {self.name!r}: samples have {input_shape[0]} tokens, and its context is "
+                f"model {self.name!r}: samples have {input_shape[0]} tokens, but its context is "
                 f"{self.context}"
             )
 
@@ -85,8 +85,8 @@ class TransformerSmall(Transformer):
 
     name: ClassVar[str] = "transformer_small"
 
-    width: int = parameter(32, "numbers that a token is represented by", ge=1)
-    heads: int = parameter(2, "heads of the attention", ge=1)
+    width: int = parameter(32, "size of a token's representation", ge=1)
+    heads: int = parameter(2, "attention heads", ge=1)
 
 
 class TransformerMedium(Transformer):
@@ -102,6 +102,6 @@ class TransformerLarge(Transformer):
 
     name: ClassVar[str] = "transformer_large"
 
-    width: int = parameter(128, "numbers that a token is represented by", ge=1)
+    width: int = parameter(128, "size of a token's representation", ge=1)
     layers: int = parameter(6, "blocks of attention and feed-forward", unit="layers", ge=1)
-    heads: int = parameter(8, "heads of the attention", ge=1)
+    heads: int = parameter(8, "attention heads", ge=1)

@@ -37,7 +37,7 @@ class CausalAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a GELU between them, for each token by itself."""
+    """Two linear layers with a GELU between them, applied to each token separately."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()

@@ -92,8 +92,8 @@ def _copied(module: nn.Module) -> nn.Module:
         from psbench.models.construction import one_line
 
         raise ParameterError(
-            f"model {qualified_name(module)!r} cannot be copied: {one_line(error)}; pass "
-            "a function that builds it, or let it hold no open files and the like"
+            f"model {qualified_name(module)!r} cannot be copied: {one_line(error)}; pass a function that "
+            "builds it, or remove open files and the like from it"
         ) from error
 
 

@@ -35,7 +35,7 @@ class LARS(Optimizer):
     tensors = 1
 
     momentum: float = parameter(0.9, "momentum", ge=0, lt=1)
-    trust: float = parameter(0.001, "rate of a tensor whose gradient is as long as its weights", gt=0)
+    trust: float = parameter(0.001, "rate of a tensor with equal norms of gradient and weights", gt=0)
 
     def update(self, parameters: torch.Tensor) -> OptimizerSteps:
         return _LARSUpdate(self, parameters)

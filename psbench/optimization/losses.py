@@ -48,8 +48,8 @@ class Loss(Part):
         outputs = logits_of(outputs)
         if not isinstance(outputs, torch.Tensor):
             raise ParameterError(
-                f"loss {self.name!r}: the model gives {type(outputs).__name__}, of which the loss of each "
-                "sample is not known; have it give one tensor"
+                f"loss {self.name!r}: the model returns {type(outputs).__name__}, so the loss of each "
+                "sample is unknown; return one tensor"
             )
         rows = range(len(targets))
         return torch.stack([self.mean(outputs[i : i + 1], targets[i : i + 1]) for i in rows])
@@ -98,7 +98,7 @@ class _OfTorch(Loss):
         outputs = logits_of(outputs)
         if not hasattr(outputs, "dim"):
             raise ParameterError(
-                f"loss {self.name!r} takes one tensor, and the model gives {type(outputs).__name__}; give "
+                f"loss {self.name!r} takes one tensor, but the model returns {type(outputs).__name__}; use "
                 "a loss of your own, loss(outputs, targets)"
             )
         found: Tensor = outputs
@@ -214,7 +214,7 @@ class Huber(_OfNumbers):
     name = "huber"
     source = "torch.nn.functional.huber_loss"
 
-    delta: float = parameter(1.0, "error at which the squared becomes the absolute error", gt=0)
+    delta: float = parameter(1.0, "error at which the loss changes from squared to absolute error", gt=0)
 
 
 def as_vector(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ def as_vector(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def logits_of(outputs: Any) -> Any:
-    """Return the logits of outputs that contain `logits`, as those of Hugging Face models do.
+    """Return the logits of outputs with an attribute or key `logits`, as in Hugging Face models.
 
     Not those of a tuple: torchvision's GoogLeNet gives one whose other outputs have losses, too.
     """

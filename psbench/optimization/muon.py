@@ -49,7 +49,7 @@ class Muon(Optimizer):
 
         if not hasattr(torch.optim, "Muon"):
             raise ParameterError(
-                f"optimizer 'muon': torch {torch.__version__} lacks it; torch 2.9 or newer has it"
+                f"optimizer 'muon': torch {torch.__version__} does not have it; install torch 2.9 or newer"
             )
         return self
 

@@ -44,14 +44,16 @@ class Optimizer(Part):
     lr: float = parameter(0.1, "single-node learning rate", gt=0)
     weight_decay: float = parameter(0.0, "L2 penalty", ge=0)
     decay: Literal["matrices"] | None = parameter(
-        None, "which tensors decay: all, or those of two dimensions and more"
+        None, "tensors with weight decay: all, or those with at least two dimensions"
     )
     milestones: tuple[float, ...] = parameter(
         (), "epochs at which the rate is multiplied by gamma", unit="epochs"
     )
     gamma: float = parameter(0.1, "factor of the rate at each milestone", gt=0)
 
-    schedule: SerializeAsAny[RateSchedule] | None = parameter(None, "factor on the rate, by epoch")
+    schedule: SerializeAsAny[RateSchedule] | None = parameter(
+        None, "learning-rate schedule: a factor by epoch"
+    )
     clip: Clip | None = parameter(None, "limit of each worker's gradient: its norm, or each value")
     _decays: Any = PrivateAttr(default=None)
     _shapes: Shapes | None = PrivateAttr(default=None)
@@ -127,7 +129,7 @@ class Optimizer(Part):
         return self._shapes
 
     def decays_of(self, parameters: torch.Tensor) -> torch.Tensor | None:
-        """Return which entries of a vector decay; None if all do.
+        """Return a mask of the entries with weight decay; None if all have it.
 
         Raises
         ------
@@ -189,8 +191,8 @@ class SGD(Optimizer):
     def _has_momentum(self) -> Self:
         if self.nesterov and not self.momentum:
             raise ParameterError(
-                f"optimizer {self.name!r}: nesterov is a form of the momentum, which is 0; give momentum, "
-                "such as 0.9, or leave out nesterov"
+                f"optimizer {self.name!r}: nesterov needs a momentum, which is 0; set momentum, such as "
+                "0.9, or remove nesterov"
             )
         return self
 

@@ -59,7 +59,7 @@ class ImportedLoss(_ImportedFunction, Loss):
         return value
 
     def on(self, device: torch.device) -> Loss:
-        """Return the loss with its function, so that it is imported once."""
+        """Return the loss with its function loaded, to import it only once."""
         return OwnLoss.around(self.function, self.target, "").on(device)
 
 
@@ -68,7 +68,7 @@ class _Declared(Metric):
 
     of_all = True
 
-    better: Literal["higher", "lower"] | None = parameter(None, "which value is the better one")
+    better: Literal["higher", "lower"] | None = parameter(None, "which values are better")
 
     @property
     def lower_is_better(self) -> bool | None:  # pyrefly: ignore[bad-override]
@@ -125,7 +125,7 @@ def as_loss(value: Any) -> Loss:
 def as_metrics(value: Any) -> dict[str, Metric]:
     """Return metrics by name, from a mapping of name to metric or function, or a list of them.
 
-    `{"function": f1, "better": "higher"}` declares which value is the better one; the function may be a path.
+    `{"function": f1, "better": "higher"}` declares which values are better; the function may be a path.
 
     In a list a metric goes by its own name, and a function by its.
 
@@ -179,7 +179,9 @@ def _declared(given: dict[str, Any]) -> Metric:
     if isinstance(function, str):
         return ImportedMetric(target=function, **given)
     if unknown := given.keys() - {"better"}:
-        raise ParameterError(f"metrics: {min(unknown)!r} does not go with a function; only better does")
+        raise ParameterError(
+            f"metrics: {min(unknown)!r} is not an option of a function; the only option is better"
+        )
     metric = _as_part(function, OwnMetric)
     assert isinstance(metric, OwnMetric)
     return OwnMetric.around(metric.object, metric.type, metric.fingerprint, **given)

@@ -32,15 +32,15 @@ class _Decay(RateSchedule):
     """A linear warm-up to 1, then a decay to `floor` that ends at `epochs`; the floor holds from there."""
 
     epochs: float = parameter(30.0, "epochs until the floor is reached", unit="epochs", gt=0)
-    warmup: float = parameter(0.0, "epochs in which the rate rises to its value", unit="epochs", ge=0)
-    floor: float = parameter(0.0, "share of the rate that is left at the end", ge=0, le=1)
+    warmup: float = parameter(0.0, "epochs of linear warm-up", unit="epochs", ge=0)
+    floor: float = parameter(0.0, "final share of the rate", ge=0, le=1)
 
     @model_validator(mode="after")
     def _warms_up_in_time(self) -> Self:
         if self.warmup >= self.epochs:
             raise ParameterError(
-                f"schedule {self.name!r}: warmup = {self.warmup:g} leaves nothing of epochs = "
-                f"{self.epochs:g}; give fewer epochs of warm-up"
+                f"schedule {self.name!r}: warmup = {self.warmup:g} leaves no epochs after it, as epochs = "
+                f"{self.epochs:g}; lower warmup"
             )
         return self
 
@@ -91,8 +91,8 @@ class OneCycle(RateSchedule):
 
     epochs: float = parameter(30.0, "epochs of the cycle", unit="epochs", gt=0)
     rise: float = parameter(0.3, "share of the cycle in which the rate rises", gt=0, lt=1)
-    start_divisor: float = parameter(25.0, "the rate begins at one over this", ge=1)
-    end_divisor: float = parameter(1e4, "it ends at one over this of where it began", ge=1)
+    start_divisor: float = parameter(25.0, "divisor of the rate at the start", ge=1)
+    end_divisor: float = parameter(1e4, "divisor of the starting rate at the end", ge=1)
 
     def factor(self, epoch: float) -> float:
         """Return the factor, at most 1."""
@@ -105,7 +105,7 @@ class OneCycle(RateSchedule):
 class Plateau(RateSchedule):
     """The rate falls when evaluations stop improving, from the next version on.
 
-    The engine hears of evaluations and multiplies the rate of the servers' updates; `PlateauRule` has the
+    The engine receives evaluations and multiplies the rate of the servers' updates; `PlateauRule` has the
     rule and its state. Live runs wait for each evaluation. Not for workers that take steps of their own.
     """
 
@@ -113,11 +113,11 @@ class Plateau(RateSchedule):
     source = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 
     metric: str = parameter("val_loss", "the evaluated value that must improve", min_length=1)
-    gamma: float = parameter(0.1, "multiplies the rate at each plateau", gt=0, lt=1)
+    gamma: float = parameter(0.1, "factor of the rate at each plateau", gt=0, lt=1)
     patience: int = parameter(3, "evaluations in a row without improvement", unit="evaluations", ge=0)
     threshold: float = parameter(1e-4, "share of the best value that counts as improvement", ge=0, lt=1)
-    cooldown: int = parameter(0, "evaluations that are not counted after a fall", unit="evaluations", ge=0)
-    floor: float = parameter(0.0, "share of the rate that is left at the end", ge=0, le=1)
+    cooldown: int = parameter(0, "evaluations that are ignored after a reduction", unit="evaluations", ge=0)
+    floor: float = parameter(0.0, "final share of the rate", ge=0, le=1)
 
     def factor(self, epoch: float) -> float:
         """Return 1: of the epoch the rate does not depend."""

@@ -30,26 +30,26 @@ def check_optimizers(
     compositions = strategy.compositions
     if inner is not None and not any(each.has_local_steps for each in compositions):
         raise ParameterError(
-            f"inner_optimizer: no worker of strategy {strategy.name!r} steps by itself, so only "
-            "`optimizer` is used; leave it out, or use a strategy with local steps, such as 'diloco'"
+            f"inner_optimizer: workers of strategy {strategy.name!r} take no local steps, so only "
+            "`optimizer` is used; remove it, or use a strategy with local steps, such as 'diloco'"
         )
     own = next((each.aggregation for each in compositions if each.aggregation.usual_lr), None)
     if own is not None and (unread := optimizer.beside_the_rate(usual)):
         raise ParameterError(
-            f"optimizer.{unread}: aggregation {own.name!r} takes steps of its own, at the optimizer's "
-            f"rate, and does not use it; leave it out, or set {own.name!r}'s own fields"
+            f"optimizer.{unread}: aggregation {own.name!r} uses only the optimizer's rate, not this field; "
+            f"remove it, or set {own.name!r}'s own fields"
         )
     shared = [each for each in compositions if each.placement.num_servers > 1]
     if optimizer.per_tensor and shared:
         raise ParameterError(
-            f"optimizer {optimizer.name!r}: scales the step of whole tensors, of which each of the "
-            f"{shared[0].placement.num_servers} servers of {shared[0].name!r} holds a part; use "
+            f"optimizer {optimizer.name!r}: scales the step of whole tensors, but each of the "
+            f"{shared[0].placement.num_servers} servers of {shared[0].name!r} holds parts of tensors; use "
             "servers: 1, or 'all_reduce'"
         )
     if optimizer.is_grouped and any(each.placement.moves for each in compositions):
         raise ParameterError(
             f"optimizer {optimizer.name!r}: decay: 'matrices' cannot be sliced over servers whose "
-            "entries move; use reassignment 'never', or leave out decay"
+            "entries move; use reassignment 'never', or remove decay"
         )
 
 
@@ -83,13 +83,13 @@ def check_shares(strategy: AnyStrategy, optimizer: Optimizer, comes_or_goes: Seq
     use = f"under placement {placement!r}; use 'all_reduce'"
     if optimizer.per_tensor:
         raise ParameterError(
-            f"optimizer {optimizer.name!r}: scales the step of whole tensors, of which each worker "
-            f"holds a share {use}"
+            f"optimizer {optimizer.name!r}: scales the step of whole tensors, but each worker holds parts "
+            f"of tensors {use}"
         )
     if comes_or_goes:
         raise ParameterError(
-            f"{comes_or_goes[0]}: no worker comes, goes or is dropped where each has a share of the model, "
-            f"as {use}"
+            f"{comes_or_goes[0]}: no worker may join, leave or be dropped while each has a share of the "
+            f"model, as {use}"
         )
 
 
@@ -116,11 +116,11 @@ def check_plateau(
                 "receive no evaluations; give a schedule by epoch, such as 'cosine'"
             )
     if timing_only:
-        raise ParameterError(f"timing_only: nothing is evaluated, but {_PLATEAU} goes by evaluations")
+        raise ParameterError(f"timing_only: nothing is evaluated, but {_PLATEAU} needs evaluations")
     if epochs is not None and evaluate_every > epochs:
         raise ParameterError(
-            f"{_PLATEAU} goes by evaluations, and there is none in {epochs:g} epochs if "
-            f"evaluate_every is {evaluate_every:g}; evaluate more often"
+            f"{_PLATEAU} needs evaluations, but there is none in {epochs:g} epochs with evaluate_every = "
+            f"{evaluate_every:g}; evaluate more often"
         )
 
 
@@ -155,6 +155,6 @@ def doubt_of_optimizer(strategy: Strategy, optimizer: str, lr: float) -> str:
     if not strategy.communication.pushes_sums or optimizer == "sgd":
         return ""
     return (
-        f"optimizer {optimizer!r} under {strategy.communication.name}: the steps that workers take by "
-        f"themselves are plain SGD at its rate, and only the servers' updates are {optimizer!r}; use 'sgd'"
+        f"optimizer {optimizer!r} under {strategy.communication.name}: local steps of workers are "
+        f"plain SGD at its rate, and only the servers' updates are {optimizer!r}; use 'sgd'"
     )

@@ -57,7 +57,7 @@ class TorchOptimizer(Optimizer):
     )
     arguments: dict[str, Any] = Field(
         default_factory=dict,
-        description="keyword arguments of the class, but lr and weight_decay",
+        description="keyword arguments of the class, except lr and weight_decay",
         json_schema_extra={"unit": "", "source": ""},
     )
 
@@ -73,7 +73,7 @@ class TorchOptimizer(Optimizer):
             name = min(taken)
             raise ParameterError(
                 f"optimizer 'torch': arguments: {name} is a field of the optimizer; "
-                + ("leave it out" if name == "params" else f"give {name} beside type")
+                + ("remove it" if name == "params" else f"give {name} beside type")
             )
         self._check_slices()
 
@@ -95,7 +95,7 @@ class TorchOptimizer(Optimizer):
         if "weight_decay" in inspect.signature(made).parameters:
             options["weight_decay"] = self.weight_decay
         elif self.weight_decay:
-            raise ParameterError(f"optimizer 'torch': {self.type} has no weight_decay; leave it out")
+            raise ParameterError(f"optimizer 'torch': {self.type} has no weight_decay; remove it")
         try:
             found: torch.optim.Optimizer = made([parameters], **options)
         except Exception as error:
@@ -146,8 +146,8 @@ class TorchOptimizer(Optimizer):
         sliced, _ = self._stepped([slice(half), slice(half, None)])
         if not torch.equal(whole, sliced):
             raise ParameterError(
-                f"optimizer 'torch': a step of {self.type} depends on the whole vector, of which "
-                "a server may hold a slice; use one that steps each entry by itself, such as AdamW"
+                f"optimizer 'torch': a step of {self.type} depends on the whole vector, but a server may "
+                "hold only a slice; use one that steps each entry by itself, such as AdamW"
             )
 
 
@@ -231,8 +231,8 @@ def _name_of(made: type) -> str:
         return made.__name__
     if made.__module__ == "__main__":
         raise ParameterError(
-            f"optimizer: {made.__qualname__} is defined in a notebook or script, from where other processes "
-            "cannot import it; put it into a module"
+            f"optimizer: {made.__qualname__} is defined in a notebook or script, which other processes "
+            "cannot import; put it into a module"
         )
     return f"{made.__module__}:{made.__qualname__}"
 

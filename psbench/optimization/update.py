@@ -44,7 +44,7 @@ class OptimizerSteps(Protocol):
         """Return the optimizer's tensors by torch's names; not copied."""
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over tensors that `state` returned; not copied."""
+        """Set the state from tensors that `state` returned, without copying."""
 
 
 class TorchUpdate:

@@ -76,7 +76,7 @@ def _epochs_of_budget(runs: Sequence[Run]) -> float:
 
 
 def by_value(values: Mapping[str, str]) -> str:
-    """Return which labels have each value.
+    """Return the labels by value.
 
     >>> by_value({"bsp": "c1", "ssp": "c1", "asp": "c2"})
     'c1 (bsp, ssp); c2 (asp)'
@@ -106,7 +106,7 @@ def no_speed_up(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> st
     if not all(is_complete(run) for run in (*runs, *base)):
         return "not all of these runs are complete"
     if any(_ended_by_the_clock(run) for run in (*runs, *base)):
-        return "runs ended because their seconds had passed, with more or less done"
+        return "runs ended at their time limit, after different amounts of work"
     return ""
 
 

@@ -68,7 +68,7 @@ class Compared(ShownTable):
 
     @property
     def aim(self) -> Target | None:
-        """The target, whatever it is of."""
+        """The target, of any metric."""
         return target_of(self.target)
 
     @property
@@ -198,7 +198,7 @@ class Compared(ShownTable):
         return table_of(self.groups, self.summaries, self.baseline, self.aim, self.no_speed_up)
 
     def tests(self) -> pd.DataFrame:
-        """Return which differences from the baseline are real, seed by seed; see `paired.paired_tests`.
+        """Test which differences from the baseline are significant, paired by seed; see `paired_tests`.
 
         Groups that went further than the baseline by over 5 %, or less far, are left out (`no_test`).
         """

@@ -29,7 +29,7 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> Path:
     """
     path = Path(path)
     if path.suffix not in (".csv", ".parquet"):
-        raise SpecError(f"{path}: a table is written as .csv or .parquet; give such a name")
+        raise SpecError(f"{path}: the name of a table must end in .csv or .parquet")
     check_writable(path.parent)
     with atomic_write(path) as file:
         if path.suffix == ".csv":

@@ -51,7 +51,7 @@ class _Group:
         self.given.append(1)
 
     def find(self, run: Run) -> int | None:
-        """Return the place of the same run: equal seed and equal log; None if it is not here."""
+        """Return the index of a run with the same seed and log; None without one."""
         rivals = [i for i, own in enumerate(self.runs) if own.experiment.seed == run.experiment.seed]
         return next((i for i in rivals if _same_log(self.runs[i], run)), None)
 
@@ -60,7 +60,7 @@ class _Group:
 
     def notes(self) -> list[str]:
         twice = [
-            f"seed {run.experiment.seed} was given {given} times, and is one run: it counts once"
+            f"seed {run.experiment.seed} was given {given} times with the same run, which counts once"
             for run, given in zip(self.runs, self.given, strict=True)
             if given > 1
         ]
@@ -105,8 +105,8 @@ def _place(run: Run, alternatives: list[_Group]) -> None:
     chosen = next(free, None)
     if chosen is None:
         chosen = _Group(
-            note="has the seeds of another group of the same specification, and other logs (stopped, resumed "
-            "or switched by hand, or of other library versions): no further seeds"
+            note="repeats the seeds of another group of the same specification with other logs (stopped, "
+            "resumed or switched by hand, or other library versions): these are not further seeds"
         )
         alternatives.append(chosen)
     chosen.add(run)

@@ -59,7 +59,7 @@ class FigureList:
         self.specs: list[dict[str, Any]] = []
 
     def place(self, figure: Figure) -> Markup:
-        """Return the HTML of a figure: title, place of the chart, note, and its table."""
+        """Return the HTML of a figure: title, chart, note and table."""
         spec = figure.spec
         title, subtitle = spec.pop("title", ""), ""
         if isinstance(title, dict):

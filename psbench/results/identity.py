@@ -90,7 +90,7 @@ def refuse_files_of_others(folder: Path, run_id: str | None, own: Collection[Pat
         more = f" and {len(found) - 1} more files" if len(found) > 1 else ""
         raise SpecError(
             f"{folder}: holds another run ({found[0].relative_to(folder)}{more}); choose another folder, "
-            "resume that run, or have it replaced: --overwrite, or overwrite=True"
+            "resume that run, or replace it (--overwrite, or overwrite=True)"
         )
 
 

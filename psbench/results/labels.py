@@ -65,7 +65,7 @@ def _telling(specs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _classes(specs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
-    """Return how many specifications differ in the labels' text of these leaves."""
+    """Return the number of specifications with different values of these keys."""
     return len({tuple(_value(spec.get(key)) for key in keys) for spec in specs})
 
 

@@ -140,8 +140,8 @@ def _speed_sentence(record: dict[Any, Any], other: dict[Any, Any], missing: str)
         than = f"{ratio:.2f} times as fast as {baseline}"
     else:
         than = f"{1 / ratio:.2f} times as long as {baseline}"
-    told = (record["strategy"], _seconds(record), than, _reached(record, other))
-    return Markup("<b>{}</b> took {}: {}{}.").format(*told)
+    values = (record["strategy"], _seconds(record), than, _reached(record, other))
+    return Markup("<b>{}</b> took {}: {}{}.").format(*values)
 
 
 def _reached(record: dict[Any, Any], other: dict[Any, Any]) -> str:

@@ -60,7 +60,7 @@ class _Usage(_Declared):
 
 
 class _ServerUsage(_Declared):
-    """What a server's process used."""
+    """Resource usage of a server's process."""
 
     server: Count
     cpu_s: NonNegativeFloat
@@ -88,7 +88,7 @@ class _Servers(_Declared):
             counts = (self.model_extra or {}).get(name)
             whole = isinstance(counts, list) and all(type(each) is int and each >= 0 for each in counts)
             if not (whole and any(counts)):
-                raise ValueError(f"{name} is no list of counts")
+                raise ValueError(f"{name} is not a list of counts")
         return self
 
 
@@ -150,24 +150,24 @@ class Facts(_Declared):
     @model_validator(mode="after")
     def _consistent(self) -> Facts:
         if sum(size for _, size in self.layout) != self.num_parameters:
-            raise ValueError(f"layout: has not the {self.num_parameters} parameters of num_parameters")
+            raise ValueError(f"layout: does not have the {self.num_parameters} parameters of num_parameters")
         if self.model_bytes < 4 * self.num_parameters:
-            raise ValueError("model_bytes: is less than its parameters take")
+            raise ValueError("model_bytes: is less than the size of its parameters")
         if self.shapes and [math.prod(shape) for shape in self.shapes] != [size for _, size in self.layout]:
-            raise ValueError("shapes: are not those of the layout")
+            raise ValueError("shapes: do not match the layout")
         per_worker = {"capacity": self.capacity, "label_counts": self.label_counts, "speeds": self.speeds}
         for name, values in per_worker.items():
             if values and len(values) != self.num_workers:
                 raise ValueError(f"{name}: has {len(values)} values for {self.num_workers} workers")
         if any(len(row) != len(self.classes) for row in self.label_counts or ()):
-            raise ValueError(f"label_counts: has not a number for each of {len(self.classes)} classes")
+            raise ValueError(f"label_counts: does not have a number for each of {len(self.classes)} classes")
         if self.class_counts and len(self.class_counts) != len(self.classes):
-            raise ValueError(f"class_counts: has not a number for each of {len(self.classes)} classes")
+            raise ValueError(f"class_counts: does not have a number for each of {len(self.classes)} classes")
         if (found := self.neighbourhoods) and (
             len(found.shards) != self.num_workers
             or any(len(row) != len(found.names) for row in (*found.shards, found.whole))
         ):
-            raise ValueError("neighbourhoods: have not a number for each name and worker")
+            raise ValueError("neighbourhoods: does not have a number for each name and worker")
         if late := [each.worker for each in self.usage if each.worker >= self.num_workers]:
             raise ValueError(f"usage: has worker {late[0]} of {self.num_workers}")
         try:

@@ -26,8 +26,8 @@ def of_target(target: Target, rows: Iterable[Mapping[Any, Any]]) -> list[str]:
     lines = [f"target: {target}"]
     if any(row["time_to_target_reached"] < row["n"] for row in rows):
         lines.append(
-            "m of n, ≥ t: m of n seeds reached the target; the others did not in the time that they ran, so "
-            "the mean is at least t"
+            "m of n, ≥ t: m of n seeds reached the target; the others did not while they ran, so the mean "
+            "is at least t"
         )
     return lines
 

@@ -35,6 +35,8 @@ _FILES = ("run.json", "log", "experiment.yaml")
 class Run:
     """The result of a run: log, model and summary.
 
+    `notebooks/site/glossary.md` defines the terms of the summary.
+
     Attributes
     ----------
     experiment : Experiment
@@ -252,7 +254,7 @@ def load_runs(folder: Path) -> list[Run]:
         return [Run.load(folder)]
     found = sorted(path.parent for path in folder.glob("*/run.json"))
     if not found:
-        raise DataError(f"{folder}: is not the folder of a run (it has no run.json), and holds none")
+        raise DataError(f"{folder}: is not the folder of a run (it has no run.json), and contains none")
     return [Run.load(each) for each in found]
 
 
@@ -289,7 +291,7 @@ def _check_one_run(run_id: str | None, owners: dict[Path, str | None]) -> None:
     for path, other in owners.items():
         if other != run_id:
             raise DataError(
-                f"{path}: is of another run ({in_short(other)}) than run.json ({in_short(run_id)}); "
+                f"{path}: belongs to another run ({in_short(other)}) than run.json ({in_short(run_id)}); "
                 "keep each run in a folder of its own"
             )
 

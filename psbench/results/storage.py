@@ -92,7 +92,7 @@ class _Owner(BaseModel):
 
 def _kind(name: str) -> str:
     if name.upper() not in Kind.__members__ or not name.islower():
-        raise ValueError("is no kind of event")
+        raise ValueError("is not a kind of event")
     return name
 
 
@@ -191,17 +191,17 @@ def _rows(file: Any, count: int) -> Array:
         for name in ROW.names or ():
             column = piece[name]
             if column.null_count:
-                raise ValueError(f"column {name!r} has gaps")
+                raise ValueError(f"column {name!r} has missing values")
             rows[name] = column.to_numpy()
         at += len(rows)
         found.append(rows)
     if at != count:
-        raise ValueError(f"it has {at} rows, and says {count}")
+        raise ValueError(f"it has {at} rows, but declares {count}")
     return np.concatenate([np.zeros(0, dtype=ROW), *found])
 
 
 def _texts(path: Path, texts: list[str]) -> list[str]:
     """Return the texts of a log, checked: unique, with the empty text first."""
     if texts[:1] != [""] or len({*texts}) < len(texts):
-        raise DataError(f"{path}: its texts do not begin with the empty one, or one is there twice")
+        raise DataError(f"{path}: its texts do not begin with the empty text, or contain a duplicate")
     return texts

@@ -115,7 +115,7 @@ def run(
 
 
 def _watched(experiment: Experiment, observer: Observer | None, control: Control) -> Observer | None:
-    """Return the observer, which compares the beginning of a fork with that of its origin."""
+    """Return the observer; in a fork it also compares the first rows with those of the origin."""
     if not isinstance(experiment, ForkedExperiment):
         return observer
     recorded = experiment.beginning.recorded(lambda origin: run(origin, control=control).log)

@@ -140,10 +140,14 @@ def _check(experiment: Experiment, change: Fork) -> None:
         raise ParameterError(f"fork: momentum is 'keep' or 'zero', got {change.momentum!r}")
     is_of_worker = change.kill or change.back or any(given[1:])
     if is_of_worker != (change.worker is not None):
-        said = "say which worker" if is_of_worker else "`worker` is for speed, link, kill and back; remove it"
+        said = (
+            "say which worker"
+            if is_of_worker
+            else "`worker` applies only to speed, link, kill and back; remove it"
+        )
         raise ParameterError(f"fork: {said}")
     if change.momentum != "keep" and change.strategy is None:
-        raise ParameterError("fork: momentum is for a change of the strategy; remove it")
+        raise ParameterError("fork: momentum applies only to a change of the strategy; remove it")
     for name, value in numbers.items():
         if value is not None and value <= 0:
             raise ParameterError(f"fork: {name} must be positive, got {value:g}")
@@ -160,7 +164,7 @@ def _lasted_until(at_s: float, run: Run) -> None:
 
 
 def _with_switches_by_hand(experiment: Experiment, log: EventLog) -> Experiment:
-    """Return the experiment with the switches at set times that its run was asked for by hand."""
+    """Return the experiment with the run's manual switches as switches at set times."""
     strategy = experiment.strategy
     if not isinstance(strategy, SwitchingStrategy):
         return experiment
@@ -249,7 +253,7 @@ def _brought_back(cluster: Cluster, worker: int, at_s: float) -> dict[str, Any]:
         if join.worker == worker and at_s < join.at_s:
             others = (*cluster.joins[:place], *cluster.joins[place + 1 :])
             return {"joins": (*others, LateJoin(worker=worker, at_s=at_s)) if at_s > 0 else others}
-    raise ParameterError(f"fork: worker {worker} is there at {at_s:.4g} s: only a lost worker can return")
+    raise ParameterError(f"fork: worker {worker} is present at {at_s:.4g} s: only a lost worker can return")
 
 
 def _named(strategy: Any) -> str:

@@ -44,7 +44,7 @@ class Beginning:
 
 
 class ForkedExperiment(Experiment):
-    """An experiment with a required log prefix; its specification is that of a plain experiment."""
+    """An experiment with a required log prefix; its specification equals that of a plain experiment."""
 
     _beginning: Beginning = PrivateAttr()
 
@@ -61,7 +61,7 @@ class ForkedExperiment(Experiment):
         return self._beginning
 
     def __eq__(self, other: object) -> bool:
-        """Whether the experiments are equal, whatever their origin."""
+        """Whether the experiments are equal, regardless of their origin."""
         names = Experiment.model_fields
         return isinstance(other, Experiment) and all(getattr(self, n) == getattr(other, n) for n in names)
 
@@ -110,8 +110,8 @@ class BeginningCheck:
         if same < max(mine, theirs):
             there, here = _row(self._recorded, same), _row(log, same)
             raise ForkDiffers(
-                f"fork: its beginning is not that of the run it was forked from: row {same} was {there}, and "
-                f"is {here}"
+                f"fork: its beginning differs from that of the original run: row {same} was {there} and is "
+                f"{here}"
             )
 
 

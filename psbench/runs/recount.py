@@ -1,4 +1,4 @@
-"""Recount: which samples each gradient of a finished run was made of, from its log, its seed and its data."""
+"""Recount: the samples of each gradient of a finished run, from its log, seed and data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DRAWS = (Kind.JOIN, Kind.LEAVE, Kind.PUSH, Kind.VOTE, Kind.RELEASE, Kind.CANCEL
 
 
 class Drawn(NamedTuple):
-    """What a worker drew from its shard for one piece of work.
+    """The samples that a worker drew from its shard for one push or vote.
 
     `push` is the number of the push that carried it, -1 for a step that was kept after a vote. `first` and
     `samples` are where it begins in what the worker ever draws, and how much it is.
@@ -72,8 +72,8 @@ def recount(run: Run, by: npt.ArrayLike | None = None) -> pd.DataFrame:
     groups, names = data.strata if by is None else (np.asarray(by, dtype=np.int64), ())
     if len(groups) != len(data.train_y) or groups.min() < 0:
         raise ParameterError(
-            f"recount: by has {len(groups)} numbers of groups for {len(data.train_y)} samples; give one "
-            "from 0 on for each"
+            f"recount: by has {len(groups)} group numbers for {len(data.train_y)} samples; give one number "
+            "from 0 on per sample"
         )
     whole = np.bincount(groups, minlength=len(names))
     used = np.zeros(len(whole), dtype=np.int64)
@@ -125,7 +125,7 @@ def _indices(run: Run, drawn: list[Drawn]) -> Iterator[tuple[int, Integers]]:
 
 
 class _Draws:
-    """What workers draw from their shards along a log."""
+    """The samples that workers drew from their shards along a log."""
 
     def __init__(self, run: Run) -> None:
         experiment = run.experiment
@@ -141,7 +141,7 @@ class _Draws:
         self._works = [False] * workers
 
     def of_log(self, log: EventLog) -> Iterator[Drawn]:
-        """Yield what was drawn for pushes and kept steps, in the order of the log."""
+        """Yield the samples drawn for pushes and kept steps, in the order of the log."""
         again = [json.loads(log.text(n)).get("again") for n in log.of_kind(Kind.RESUME)["text"]]
         if any(again):
             raise SpecError("recount: the run was resumed in the middle of steps, which were drawn again")
@@ -182,7 +182,8 @@ class _Draws:
         if self._works[worker]:
             if self._is_live or not draws_once(self._now):
                 raise SpecError(
-                    f"recount: worker {worker} lost work of which the log does not say how much was drawn"
+                    f"recount: worker {worker} lost work, and the log does not record how many samples it "
+                    "had drawn"
                 )
             self._taken[worker] += self._sizes[worker]
         self._taken[worker] += self._voted[worker]

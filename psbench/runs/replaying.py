@@ -18,7 +18,7 @@ from psbench.seeds import Streams
 
 
 def replay(run: Run | str | Path) -> int:
-    """Take every decision of a recorded run again.
+    """Repeat every decision of a recorded run.
 
     Parameters
     ----------

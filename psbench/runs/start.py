@@ -1,4 +1,4 @@
-"""The checkpoint that a resumed run goes on from, checked before anything is computed."""
+"""The checkpoint from which a run resumes, checked before any computation."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from psbench.sharding.base import Division as Division
 from psbench.sharding.base import Sharding as Sharding
 from psbench.sharding.by_function import ImportedSharding as ImportedSharding
 from psbench.sharding.by_function import as_sharding as as_sharding
+from psbench.sharding.data_sensitive_hashing import DataSensitiveHashing as DataSensitiveHashing
 from psbench.sharding.distribution_aware import DistributionAware as DistributionAware
 from psbench.sharding.given import Column as Column
 from psbench.sharding.given import Given as Given

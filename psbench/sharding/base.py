@@ -26,7 +26,7 @@ class ShardedData(Protocol):
 
     @property
     def shards(self) -> tuple[Integers, ...] | None:
-        """The samples of each worker, of data that is divided already."""
+        """The samples of each worker, if the data is already divided."""
 
     def column(self, name: str) -> Array:
         """Return a column, (N,)."""
@@ -79,7 +79,7 @@ class Sharding(Part):
         """Raise ParameterError if the rule cannot divide data of that name, or if it is divided already."""
         if num_shards is not None:
             raise ParameterError(
-                f"sharding {self.name!r}: data {name!r} is divided among the workers already; remove sharding"
+                f"sharding {self.name!r}: data {name!r} is already divided among the workers; remove sharding"
             )
 
     def divide(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> Division:

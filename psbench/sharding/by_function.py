@@ -132,7 +132,8 @@ def _checked(what: str, shard: Any, size: int) -> Integers:
     found = np.asarray(shard)
     if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
         raise ParameterError(
-            f"{what} shape {found.shape} of {found.dtype}; expected whole numbers, (samples,)"
+            f"{what} an array of shape {found.shape} and dtype {found.dtype}; expected whole numbers, "
+            "(samples,)"
         )
     if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
         outside = int(found.min()) if int(found.min()) < 0 else int(found.max())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 from pydantic import model_validator
@@ -11,11 +11,11 @@ from psbench.arrays import Floats, Integers
 from psbench.core import parameter
 from psbench.core.k_means import Clustering
 from psbench.errors import ParameterError
-from psbench.sharding.base import Division, Rng, Sharding, deal, gather
-from psbench.sharding.stratified import groups
+from psbench.sharding.base import Rng
+from psbench.sharding.neighbourhoods import Neighbourhoods
 
 
-class DistributionAware(Sharding):
+class DistributionAware(Neighbourhoods):
     """Find clusters; deal dense ones in turn like a class, give sparse ones whole to every worker.
 
     So every worker sees each neighbourhood of the data, also those that labels hide.
@@ -51,20 +51,14 @@ class DistributionAware(Sharding):
 
     name = "distribution_aware"
     source = "thesis 6.1.2, 6.1.3, Fig. 6.7"
-    partition = False
 
     clusters: int | None = parameter(
-        None, "neighbourhoods to look for; none: twice the number of classes", source="thesis 6.4", ge=1
-    )
-    sparse_rule: Literal["fewer", "at_most"] = parameter(
-        "fewer",
-        "a cluster is sparse with fewer samples than workers, or with at most as many",
-        source="thesis 6.1.2",
+        None, "number of neighbourhoods; none: twice the number of classes", source="thesis 6.4", ge=1
     )
     components: float | None = parameter(
         None, "principal components kept (below 1: share of the variance); none: all", gt=0
     )
-    restarts: int = parameter(1, "runs of KMeans, of which the tightest counts", ge=1)
+    restarts: int = parameter(1, "restarts of k-means; the tightest result counts", ge=1)
 
     @model_validator(mode="after")
     def _whole_or_share(self) -> Self:
@@ -74,21 +68,6 @@ class DistributionAware(Sharding):
                 f"got {self.components!r}"
             )
         return self
-
-    def found(self, features: Floats, labels: Integers, num_workers: int, rng: Rng) -> Division:
-        """Apply the rule; return the shards and the sizes of the clusters."""
-        clusters = groups(self.cluster(features, labels, rng))
-        sizes = [len(members) for members in clusters]
-        sparse = [self.is_sparse(size, num_workers) for size in sizes]
-        pieces = [
-            [members] * num_workers if to_all else deal(members, num_workers)
-            for members, to_all in zip(clusters, sparse, strict=True)
-        ]
-        return Division(gather(pieces), sizes, [s for s, to_all in zip(sizes, sparse, strict=True) if to_all])
-
-    def is_sparse(self, size: int, num_workers: int) -> bool:
-        """Return whether a cluster of that size is divided among all workers."""
-        return size < num_workers or (self.sparse_rule == "at_most" and size == num_workers)
 
     def cluster(self, features: Floats, labels: Integers, rng: Rng) -> Integers:
         """Return the cluster of each sample, int64, (N,)."""

@@ -15,7 +15,7 @@ class Given(Sharding):
     """The division of the data itself: a list of data sets, one per worker."""
 
     name = "given"
-    source = "data that is where it is"
+    source = "data that is already on the workers"
     registered = False
 
     def check_data(self, name: str, num_shards: int | None, num_workers: int) -> None:

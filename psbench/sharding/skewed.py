@@ -139,7 +139,7 @@ class Quantity(_Drawn):
 
 
 def cuts(shares: np.ndarray, total: int) -> Integers:
-    """Return where to cut `total` samples into pieces with about these shares.
+    """Return the positions that cut `total` samples into pieces of about these shares.
 
     >>> cuts(np.array([0.5, 0.25, 0.25]), 8).tolist()
     [4, 6]

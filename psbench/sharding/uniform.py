@@ -32,7 +32,7 @@ class Random(Sharding):
 
 
 class Modular(Sharding):
-    """Sample i goes to worker i mod n: whatever order the data has is kept.
+    """Sample i goes to worker i mod n, so shards keep the order of the data.
 
     Examples
     --------

@@ -22,6 +22,8 @@ from psbench.strategies.catalogue.gossip import d_psgd as d_psgd
 from psbench.strategies.catalogue.gossip import d_psgd_step_first as d_psgd_step_first
 from psbench.strategies.catalogue.gossip import hierarchical_sgd as hierarchical_sgd
 from psbench.strategies.catalogue.gossip import moshpit_sgd as moshpit_sgd
+from psbench.strategies.catalogue.gossip import partial_reduce as partial_reduce
+from psbench.strategies.catalogue.gossip import prague as prague
 from psbench.strategies.catalogue.gossip import sgp as sgp
 from psbench.strategies.catalogue.local_updates import adacomm as adacomm
 from psbench.strategies.catalogue.local_updates import hermes as hermes

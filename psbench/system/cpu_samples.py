@@ -10,7 +10,7 @@ _MOST = 256
 
 
 class CpuSamples:
-    """CPU seconds since a beginning, at times that lie apart by at least so much, which doubles as they grow.
+    """CPU seconds since a start, sampled at an interval that doubles as samples accumulate.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ class CpuSamples:
         self.taken: list[tuple[float, float]] = []
 
     def begin(self) -> None:
-        """Count from now on, unless it counts already."""
+        """Start counting, unless started already."""
         if not self.taken:
             self._began_s = self._cpu()
             self.taken = [(self._clock(), 0.0)]
 
     def note(self) -> None:
-        """Take a sample if the last one is long enough ago."""
+        """Take a sample if the last one is old enough."""
         if self.taken and (now := self._clock()) - self.taken[-1][0] >= self._apart_s:
             self.taken.append((now, self._cpu() - self._began_s))
             if len(self.taken) > _MOST:

@@ -53,7 +53,7 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(path) and not (path.is_file() or path.is_symlink()):
-            raise SpecError(f"{path}: is no regular file, and is not replaced; choose another name")
+            raise SpecError(f"{path}: is not a regular file and is not replaced; choose another name")
         with part.open("xb") as file:
             yield file
             file.flush()

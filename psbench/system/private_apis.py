@@ -101,7 +101,7 @@ def look_up_certificates() -> None:
 
 
 def wrong_usage() -> type[Exception]:
-    """Return the exception of a wrong command line, of which Typer exports only a subclass.
+    """Return the exception for a wrong command line; Typer exports only a subclass of it.
 
     Needs that it is the base of `typer.BadParameter`, and has `format_message` and `ctx`.
     """

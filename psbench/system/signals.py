@@ -1,4 +1,4 @@
-"""Signals that end a process: the first one is handled, and the second does as usual."""
+"""Signals that end a process: the first is handled, the second has its default effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TWICE_S = 1.0
 
 
 class FirstSignal:
-    """A handler that calls a function at the first signal; a second one does as usual.
+    """A handler that calls a function at the first signal; the second has its default effect.
 
     A second SIGTERM within a second is taken for the first: `timeout` sends it to its command and then to the
     group that the command is in, and SLURM's `srun` passes on what the process is sent, too.

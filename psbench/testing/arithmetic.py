@@ -1,4 +1,4 @@
-"""The arithmetic of a strategy, tried on a few entries: alike in slices, in a ring, after save and load."""
+"""Checks of a strategy's arithmetic on a few entries: in slices, in a ring, after save and load."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def check_update(strategy: Strategy, updates: Sequence[Apply]) -> None:
     _updated(strategy, updates[:-1], _WHOLE, drawn)  # or a count of every other would be where it was
     if not all(map(torch.equal, plain, _updated(strategy, updates, _WHOLE, drawn))):
         raise BrokenContract(
-            f"{who}: the same pushes give other parameters the second time. Most likely it draws numbers, or "
-            "keeps something outside of `state`"
+            f"{who}: the same pushes give different parameters the second time. Most likely it draws "
+            "random numbers, or keeps values outside `state`"
         )
     if updates and torch.equal(plain[-1], drawn("start")):
         raise BrokenContract(
@@ -66,19 +66,20 @@ def check_update(strategy: Strategy, updates: Sequence[Apply]) -> None:
     sliced = not (part.exchanges or part.per_tensor)
     if sliced and not is_close(plain, _updated(strategy, updates, _SLICES, drawn)):
         raise BrokenContract(
-            f"{who}: on three servers, each with a slice, the parameters are not those of one. Most likely "
-            "it adds up over entries (a norm, a mean); ask for scalar products instead: `measures = ('dot',)`"
+            f"{who}: on three servers, each with a slice, the parameters differ from those on one. Most "
+            "likely it sums over entries (a norm, a mean); request scalar products instead: `measures = "
+            "('dot',)`"
         )
     if not is_close(plain, _updated(strategy, updates, _WHOLE, drawn, reloads=True)):
         raise BrokenContract(
-            f"{who}: with its state saved and loaded before every commit the parameters are others. Most "
-            "likely it keeps something outside of `state`"
+            f"{who}: saving and loading its state before every commit changes the parameters. Most likely "
+            "it keeps values outside `state`"
         )
     linear = part.linear and not part.exchanges
     if linear and not is_close(plain, _updated(strategy, updates, _WHOLE, drawn, added_up=True)):
         raise BrokenContract(
-            f"{who}: of the weighted sum of the pushes it makes other parameters than of the pushes, and "
-            "declares `linear`, on which a ring relies"
+            f"{who}: it declares `linear`, on which a ring relies, but the weighted sum of the pushes "
+            "gives different parameters from the pushes"
         )
     for vector in _updated(strategy, updates, _WHOLE, lambda name: torch.zeros(ENTRIES)):
         if not bool(vector.isfinite().all()):
@@ -153,7 +154,7 @@ def _cut(vector: Tensor | None, cut: slice) -> Tensor | None:
 
 
 def apply_to(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> None:
-    """Make a version, and check that its pushes stay as they are."""
+    """Make a version, and check that its pushes do not change."""
     sent = [push.vector for push in pushes]
     before = [vector.clone() for vector in sent]
     with named(where):
@@ -184,11 +185,11 @@ def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
     who = f"{type(part).__name__}.exchange"
     sums = [*part.sums(SHAPES, apply.pushes[0].base_version)] or [ENTRIES]
     if declared != sums:
-        raise BrokenContract(f"{who}: its sums are of {declared} entries, and `sums` says {sums}")
+        raise BrokenContract(f"{who}: its sums have {declared} entries, but `sums` returns {sums}")
     if not all(torch.equal(each.vector, found[0].vector) for each in found):
         raise BrokenContract(
-            f"{who}: members come to different vectors. Return what is made of sums alone; what is one "
-            "member's own goes with `left_out`"
+            f"{who}: members return different vectors. Return a result of the sums only; a member's own "
+            "remainder belongs in `left_out`"
         )
     after = server.tensors()
     if before.keys() != after.keys() or not all(torch.equal(before[name], after[name]) for name in before):
@@ -201,8 +202,8 @@ def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:
         )
         if not isinstance(sent, Tensor) or not is_close([found[0].vector], [sent]):
             raise BrokenContract(
-                f"{type(part).__name__}.left_out: the pushes, less what it leaves out of each, do not add up "
-                "to the aggregate, and it declares `conserves_sums`"
+                f"{type(part).__name__}.left_out: it declares `conserves_sums`, but the pushes minus their "
+                "remainders do not sum to the aggregate"
             )
     return found[0]
 
@@ -231,18 +232,18 @@ def check_half(strategy: Strategy, releases: Sequence[Release]) -> None:
     _payloads(strategy, orders[:1], drawn)  # or a count of every other would be where it was
     if part.state_dict() != before:
         raise BrokenContract(
-            f"{who}: what workers compute changes a private attribute, which is the deciding side's and not "
-            "there live; use `state`"
+            f"{who}: the worker's half changes a private attribute, which live workers do not have; use "
+            "`state`"
         )
     if not all(map(torch.equal, plain, _payloads(strategy, orders, drawn))):
         raise BrokenContract(
-            f"{who}: the same gradients give other pushes the second time. Most likely it draws numbers, or "
-            "keeps something outside of `state`"
+            f"{who}: the same gradients give different pushes the second time. Most likely it draws random "
+            "numbers, or keeps values outside `state`"
         )
     if not is_close(plain, _payloads(strategy, orders, drawn, reloads=True)):
         raise BrokenContract(
-            f"{who}: with a worker's state saved and loaded after every push the next ones are others. Most "
-            "likely it keeps something outside of `state`"
+            f"{who}: saving and loading a worker's state after every push changes the next pushes. Most "
+            "likely it keeps values outside `state`"
         )
     for payload in _payloads(strategy, orders, lambda name: torch.zeros(ENTRIES)):
         if not bool(payload.isfinite().all()):
@@ -252,23 +253,23 @@ def check_half(strategy: Strategy, releases: Sequence[Release]) -> None:
 def _payloads(
     strategy: Strategy, orders: Sequence[Orders], draw: _Draw, *, reloads: bool = False
 ) -> list[Tensor]:
-    """Return the pushes of a worker that takes two steps for each, and is answered."""
+    """Return the pushes of a worker that takes two steps for each push and receives answers."""
     who = type(strategy.communication).__name__
     fragments = some_fragments(strategy, range(ENTRIES))
     model, found, copies = LocalModel(strategy, OPTIMIZER, fragments), [], []
     answered, fragment = strategy.aggregation.reply != "model", -1
-    for push, told in enumerate(orders):
+    for push, order in enumerate(orders):
         given = answer_of(strategy, draw, f"answer {push}")
         if fragment >= 0:
             given = fragments[fragment].of(given)
-        model.obey(told)
+        model.obey(order)
         before = given.clone()
         with named(f"{who}.receive" if push and answered else f"{who}.begin"):
             if push and answered:
                 model.receive(given)
             else:
                 model.load(given, NONE, fragment)
-        fragment = told["fragment"] if fragments else -1
+        fragment = order["fragment"] if fragments else -1
         for number in range(2):
             gradient = draw(f"gradient {push} {number}")
             with named(f"{who}.step"):
@@ -279,7 +280,7 @@ def _payloads(
                 with named(f"{who}.keep"):
                     model.keep()
         if not torch.equal(given, before):
-            raise BrokenContract(f"{who}: changes the model that it was sent, which others hold too; copy it")
+            raise BrokenContract(f"{who}: changes the received model, which other workers share; copy it")
         with named(f"{who}.payload"):
             payload = model.payload(fragment)
         entries = draw("start") if fragment < 0 else fragments[fragment].of(draw("start"))
@@ -299,7 +300,7 @@ def _payloads(
             if strategy.computes_on_workers:
                 model.load_state_dict(saved)
     if not is_close(found, copies):
-        raise BrokenContract(f"{who}.payload: what it returned is changed by later steps; return a copy")
+        raise BrokenContract(f"{who}.payload: later steps change the returned vector; return a copy")
     return copies
 
 
@@ -312,7 +313,7 @@ def answer_of(strategy: Strategy, draw: _Draw, name: str) -> Tensor:
 
 
 class Some:
-    """Some entries of a vector, by their places."""
+    """Some entries of a vector, by index."""
 
     def __init__(self, places: list[int]) -> None:
         self.places = torch.tensor(places, dtype=torch.int64)
@@ -323,16 +324,16 @@ class Some:
         return len(self.places)
 
     def of(self, vector: Tensor) -> Tensor:
-        """Return them."""
+        """Return these entries."""
         return vector[self.places]
 
     def put(self, vector: Tensor, part: Tensor) -> None:
-        """Write them."""
+        """Write these entries."""
         vector[self.places] = part
 
 
 def some_fragments(strategy: Strategy, held: range) -> list[Some]:
-    """Return positions of each fragment's entries; any partition will do."""
+    """Return the indices of each fragment's entries, for an arbitrary partition."""
     count = len(strategy.communication.fragments(LAYOUT))
     return [Some([e - held.start for e in held if e % count == i]) for i in range(count)]
 
@@ -360,8 +361,8 @@ def named(where: str) -> Iterator[None]:
         raise BrokenContract(f"{where}: {error}") from error
     except KeyError as error:
         raise MisfitOrBroken(
-            f"{where}: there is no {error.args[0]!r}. A number is given to Apply(pushes, weights, "
-            "{'name': number}) by on_commit; a vector of the state begins with state.vector(name)"
+            f"{where}: there is no {error.args[0]!r}. Numbers are given to Apply(pushes, weights, "
+            "{'name': number}) by on_commit; create a vector of the state with state.vector(name)"
         ) from error
     except Exception as error:
         raise BrokenContract(f"{where}: raised {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Probes of the decisions of an aggregation part: finite, repeatable, from its state alone, in any order."""
+"""Probes of an aggregation part's decisions: finite, repeatable, a function of its state, in any order."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def probed_commits(strategy: Strategy, num_workers: int, events: int) -> list[Ap
 
 
 class _Decisions:
-    """Decisions of equal parts from one state."""
+    """Decisions of equal parts from the same state."""
 
     def __init__(self, part: Aggregation, state: dict[str, Any], view: ClusterView) -> None:
         self._part, self._state, self._view = part, state, view
@@ -83,13 +83,14 @@ class _Decisions:
     def compare(self, apply: Apply, *, any_order: bool) -> None:
         if not self._agrees(apply, apply.pushes):
             raise BrokenContract(
-                f"{self._who}: a fresh part with the same state decides otherwise on the same pushes. Most "
-                "likely it keeps something outside of its PrivateAttrs, or draws without view.rng"
+                f"{self._who}: a fresh part with the same state decides differently on the same pushes. "
+                "Most likely it keeps values outside its PrivateAttrs, or draws random numbers without "
+                "view.rng"
             )
         if any_order and not self._agrees(apply, apply.pushes[::-1]):
             raise BrokenContract(
-                f"{self._who}: under a barrier its weights depend on the order in which the pushes arrived, "
-                "which is chance. Decide by worker or samples, not by place"
+                f"{self._who}: under a barrier its weights depend on the order in which the pushes "
+                "arrived, which is random. Decide by worker or samples, not by position"
             )
 
     def _agrees(self, apply: Apply, pushes: Sequence[Push]) -> bool:
@@ -97,7 +98,7 @@ class _Decisions:
 
 
 def _plain(apply: Apply) -> list[Any]:
-    """Return weights by push, in no order, and numbers, up to rounding."""
+    """Return weights by push, unordered, and numbers, up to rounding."""
     weights = sorted((push.id, weight) for push, weight in zip(apply.pushes, apply.weights, strict=False))
     return [
         [(number, float(f"{weight:.9g}")) for number, weight in weights],

@@ -168,8 +168,8 @@ def _check_plain_data(strategy: AnyStrategy) -> None:
         raise BrokenContract(f"{name}: differs after pickling. Most likely a part changes its own fields")
     if make_strategy(strategy.spec()) != strategy:
         raise BrokenContract(
-            f"{name}: its specification makes another strategy. Most likely a hyper-parameter is not a field "
-            "declared with `parameter`, or a validator changes what it is given"
+            f"{name}: its specification gives a different strategy. Most likely a hyper-parameter is not a "
+            "field declared with `parameter`, or a validator changes its input"
         )
 
 
@@ -274,13 +274,13 @@ def _check_commits(strategy: AnyStrategy, seed: int) -> None:
         _guard(_title(strategy), cluster.step)
     if not view.version:
         raise BrokenContract(
-            f"{_title(strategy)}: {view.pushes} pushes and not one commit. Most likely on_push never returns "
+            f"{_title(strategy)}: {view.pushes} pushes but no commit. Most likely on_push never returns "
             "a Commit"
         )
 
 
 def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
-    """Find out a part that commits every push by itself and does not declare it: the rate goes by that."""
+    """Detect a part that commits every push separately without declaring it; the rate depends on that."""
     part = strategy.compositions[0].consistency
     if isinstance(strategy, SwitchingStrategy) or part.singly or part.barrier:
         return
@@ -296,14 +296,13 @@ def _check_singly(strategy: AnyStrategy, seed: int, events: int) -> None:
         if len(versions) > len(set(versions.tolist())):
             return
     raise BrokenContract(
-        f"{_title(strategy)}: every version was made of one push, and {part.name} does not declare it. Add "
-        "`singly = True` to its class: pushes then take their share of the learning rate, "
-        "lr/n, where a strategy does not say otherwise"
+        f"{_title(strategy)}: every version has one push, but {part.name} does not declare it. Add `singly "
+        "= True` to its class: a push then has the learning rate lr/n, unless the strategy sets lr_scaling"
     )
 
 
 def _check_arithmetics(strategies: Sequence[AnyStrategy], seed: int, events: int, is_half: bool) -> None:
-    """Test the arithmetic with each kind of push; a worker's half may support only one of them."""
+    """Test the arithmetic with each kind of push; a worker's half may support only one kind."""
     misfits = []
     for strategy in strategies:
         try:
@@ -315,7 +314,7 @@ def _check_arithmetics(strategies: Sequence[AnyStrategy], seed: int, events: int
 
 
 def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int, is_half: bool) -> None:
-    """Test the arithmetic of the user's own parts; psbench's own is tested elsewhere, and needs torch."""
+    """Test the arithmetic of user-defined parts; psbench's own tests, which need torch, cover its parts."""
     if isinstance(strategy, SwitchingStrategy):
         return
     updates, works = _is_own(strategy.aggregation), _is_own(strategy.communication)
@@ -339,7 +338,7 @@ def _check_arithmetic(strategy: AnyStrategy, seed: int, events: int, is_half: bo
 
 
 def _check_selection(strategy: AnyStrategy) -> None:
-    """Try the user's own selections on toy shards; those of psbench are tested."""
+    """Check the user's own selections on toy shards; psbench has tests of its own for the others."""
     for selection in (composition.selection for composition in strategy.compositions):
         if selection.chooses and _is_own(selection):
             from psbench.testing.selections import check_selection

@@ -87,6 +87,11 @@ class Invariants:
         self._end_of_answer()
         self._check_view()
 
+    @property
+    def _by_worker(self) -> bool:
+        """Whether versions are the workers' own, each of which one push makes."""
+        return isinstance(self.engine.composition.placement, PeerToPeer)
+
     # ---------------------------------------------------------------- rows
 
     def _read(self, row: tuple[Any, ...]) -> None:
@@ -96,7 +101,7 @@ class Invariants:
         if now < self._now:
             self._broken(f"time runs backwards at a {Kind(kind).name} row")
         self._now = now
-        if self._commit and (kind != Kind.APPLY or version != self._version):
+        if self._commit and (kind != Kind.APPLY or version != self._version or self._by_worker):
             self._close_commit()
         reader = self._readers.get(kind)
         if reader is not None:
@@ -118,10 +123,7 @@ class Invariants:
     def _apply(self, worker: int, push: int, version: int, row: Any) -> None:
         self._take(push, "applied")
         if not self._commit:
-            served = not isinstance(
-                self.engine.composition.placement, PeerToPeer
-            )  # else versions are the workers' own
-            if served and version != self._version + 1:
+            if not self._by_worker and version != self._version + 1:
                 self._broken(f"version {version} was made after version {self._version}")
             self._version += 1
         base = self._last[1]
@@ -136,7 +138,7 @@ class Invariants:
 
     def _take(self, push: int, what: str) -> None:
         if push not in self._pending:
-            self._broken(f"push {push} was {what} although it was not pending: twice, perhaps")
+            self._broken(f"push {push} was {what} although it was not pending, perhaps twice")
         self._last = self._pending.pop(push)
         self._done.add(push)
 

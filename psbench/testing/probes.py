@@ -76,9 +76,9 @@ def _check_each_counts(who: str, strategy: Strategy, apply: Apply) -> None:
         others = (_made(strategy, apply, changes={place: scale}) for scale in (10.0, -10.0, 0.1))
         if weight and all(_equal(usual, other) for other in others):
             raise BrokenContract(
-                f"{who}: of {len(apply.pushes)} pushes, number {place} changes nothing, whatever it "
-                f"carries, although its weight is {weight:g}. Take all of `pushes`, as step.sum(pushes) "
-                "does; a robust part declares `withstands_nan`"
+                f"{who}: push number {place} of {len(apply.pushes)} has no effect, whatever its vector, "
+                f"although its weight is {weight:g}. Use all of `pushes`, as step.sum(pushes) does; a "
+                "robust part declares `withstands_nan`"
             )
 
 
@@ -87,8 +87,8 @@ def _check_any_order(who: str, strategy: Strategy, apply: Apply) -> None:
     for order in ([*range(count)][::-1], [*range(1, count), 0]):
         if not is_close(usual, _made(strategy, apply, order=order)):
             raise BrokenContract(
-                f"{who}: under a barrier the same pushes in another order give another version, and their "
-                "order is chance. Treat all alike; a part that takes one after another lists "
+                f"{who}: under a barrier the version depends on the order of the pushes, which is random. "
+                "Treat all alike; a part that handles pushes one by one lists "
                 "NEEDS_SINGLE_PUSHES in its `needs`"
             )
 
@@ -105,9 +105,9 @@ def _check_equal_pushes(who: str, strategy: Strategy, apply: Apply) -> None:
     one = replace(apply, pushes=apply.pushes[:1], weights=[1.0])
     if not is_close(together[:1], _made(strategy, one, changes={0: 0.0}, same=True)[:1]):
         raise BrokenContract(
-            f"{who}: {len(apply.pushes)} equal pushes, with the weights {_listed(apply.weights)}, move the "
-            "model otherwise than one of weight 1. Have the weights of a commit add up to 1, and use each "
-            "once; weights that are meant to set the rate declare `shares_rate`"
+            f"{who}: {len(apply.pushes)} equal pushes with the weights {_listed(apply.weights)} move the "
+            "model differently from one of weight 1. The weights of a commit must sum to 1, and each must "
+            "be used once; if weights are meant to set the rate, declare `shares_rate`"
         )
 
 
@@ -118,8 +118,8 @@ def _check_the_model_stays(who: str, strategy: Strategy, apply: Apply) -> None:
     start = drawn("start")
     if not is_close(_made(strategy, apply, vector=start)[:1], [start]):
         raise BrokenContract(
-            f"{who}: all workers push the model of the server as it is, with the weights "
-            f"{_listed(apply.weights)}, and it becomes another. Have the weights of a commit add up to 1, or "
+            f"{who}: all workers push the server's model unchanged, with the weights "
+            f"{_listed(apply.weights)}, but the model changes. Make the weights of a commit sum to 1, or "
             "move the model by a share of the distance: push.vector - x"
         )
 
@@ -195,8 +195,8 @@ def check_adoption(strategy: Strategy) -> None:
     if torch.equal(usual, other):
         hook = "receive" if strategy.aggregation.reply != "model" else "begin"
         raise BrokenContract(
-            f"{type(m).__name__}.{hook}: a worker computes on as if it had been sent nothing. Take what it "
-            "was sent over into `w`, in place: w.copy_(model)"
+            f"{type(m).__name__}.{hook}: a worker continues as if it had received nothing. Copy the "
+            "received vector into `w`, in place: w.copy_(model)"
         )
 
 
@@ -238,7 +238,7 @@ def check_descent(strategy: Strategy, cluster: ScriptedCluster) -> None:
             f"{strategy.name}: on |x - a|^2 / 2 the loss rises, from {first:.3g} to {others[-1]:.3g} over "
             f"{len(others)} versions. Most likely a sign: gradients and differences are directions "
             "of descent, which `update` subtracts and `payload` returns as they are; a difference is the "
-            "model received less the worker's own"
+            "received model minus the worker's own"
         )
 
 

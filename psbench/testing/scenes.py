@@ -1,4 +1,4 @@
-"""Scenes: short runs of scripted strategies, which together ask a driver for most kinds of action.
+"""Scenes: short runs of scripted strategies, which together exercise most actions of a driver.
 
 A scripted strategy answers pushes by a list, in turn, whatever the cluster does.
 """

@@ -34,7 +34,7 @@ SHAPES = tuple((2, size // 2) if size % 2 == 0 else (size,) for _, size in LAYOU
 
 
 class Undeclared(Exception):
-    """A part asked for a statistic that it does not declare in `reads`."""
+    """A part requested a statistic that it does not declare in `reads`."""
 
 
 class Statistics(dict[str, float]):
@@ -44,7 +44,7 @@ class Statistics(dict[str, float]):
         raise Undeclared(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a declared statistic; a default would hide that it is not."""
+        """Return a declared statistic, without a default, which would hide an undeclared one."""
         return self[name]
 
 
@@ -175,7 +175,7 @@ class ScriptedCluster(PromptDriver):
     def step(self) -> list[Action]:
         """Advance to the next entry of the queue; return the engine's answer, empty if it gets no event."""
         if not self._heap:
-            raise Deadlock(f"at {self.now:g} s no worker can ever go on; {self.engine.view.waits()}")
+            raise Deadlock(f"at {self.now:g} s no worker can ever continue; {self.engine.view.waits()}")
         self.now, _, _, _, entry = heapq.heappop(self._heap)
         event = self._after_step(entry) if isinstance(entry, _Step) else entry
         if isinstance(event, ev.Leave):
@@ -304,7 +304,7 @@ class ScriptedCluster(PromptDriver):
         return actions
 
     def tell(self, tell: act.Tell, now: float) -> None:
-        """Give a worker its orders, unless it has left since."""
+        """Send orders to a worker, unless it has left."""
         if self.view.workers[tell.worker].status is not Status.GONE:
             self._workers[tell.worker].loop.on_orders(tell.orders)
 

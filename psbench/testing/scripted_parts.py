@@ -1,4 +1,4 @@
-"""Parts of scenes, which answer by a list or a clock, and send what shows where it is from.
+"""Parts of test scenes: they answer from a list or a clock, and push vectors that identify their origin.
 
 In a scene the model is the number of its version, and a gradient the number of its step
 (`psbench.testing.watched`); these parts keep it so.
@@ -38,7 +38,7 @@ LATER_S = 0.033
 
 
 class Scripted(Consistency):
-    """Answer pushes by a script, over and over.
+    """Answer pushes from a cyclic script.
 
     `commit`: commit all pending pushes and release all that wait. `hold`: let the worker wait for another
     push. `discard`: discard the push. `cancel`: commit and restart all that compute. `drop`: commit
@@ -59,11 +59,11 @@ class Scripted(Consistency):
         return _LINES[line](push, view)
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Release all that wait, so that none waits for who has left."""
+        """Release all waiting workers, so that none waits for a worker that has left."""
         return [Release(each) for each in view.waiting]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Commit, as numbers came."""
+        """Commit when numbers arrive."""
         return _commit(view)
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
@@ -77,7 +77,7 @@ def _commit(view: ClusterView) -> list[Action]:
 
 
 def _hold(push: Push, view: ClusterView) -> list[Action]:
-    """Hold the worker, if another computes, whose push will be answered by a later line."""
+    """Hold the worker if another one computes; a later line answers its push."""
     return [Hold(push.worker, "the script")] if view.num_computing else _commit(view)
 
 
@@ -106,14 +106,14 @@ _LINES: dict[str, Callable[[Push, ClusterView], list[Action]]] = {
 
 
 class Telling(Consistency):
-    """Commit every push by itself; a clock tells workers that compute to push."""
+    """Commit every push separately; a timer orders computing workers to push."""
 
     name = "telling"
     singly: ClassVar[bool] = True
     waits_for = "none"
 
     def on_start(self, view: ClusterView) -> list[Action]:
-        """Release all, and set the clock."""
+        """Release all workers, and set the timer."""
         return [*super().on_start(view), SetTimer(view.now + LATER_S, "tell")]
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
@@ -121,13 +121,13 @@ class Telling(Consistency):
         return [Commit([push]), Release(push.worker)]
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """Tell all that compute to push, and set the clock."""
-        told: list[Action] = [Tell(worker, {"push": True}) for worker in view.computing]
-        return [*told, SetTimer(view.now + LATER_S, key)]
+        """Order all computing workers to push, and set the timer."""
+        ordered: list[Action] = [Tell(worker, {"push": True}) for worker in view.computing]
+        return [*ordered, SetTimer(view.now + LATER_S, key)]
 
 
 class _Rounds(WorkerPolicy):
-    """Push after so many steps; 0: never by itself."""
+    """Push after that many steps; 0: only on request."""
 
     steps: int
     done: int = 0
@@ -141,12 +141,12 @@ class _Rounds(WorkerPolicy):
         return "push"
 
     def on_orders(self, orders: Orders) -> None:
-        """Begin to count anew with a release, of which there is one a round."""
+        """Restart the count with the release of a round."""
         self.done = 0
 
 
 class LastGradient(Communication):
-    """Push, after so many steps, the gradient of the last one."""
+    """Push the gradient of the last of several steps."""
 
     name = "last_gradient"
 
@@ -157,11 +157,11 @@ class LastGradient(Communication):
         return _Rounds(steps=self.steps)
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Tell the worker that a round begins."""
+        """Order the worker to begin a round."""
         return {"round": True}
 
     def step(self, w: Vector, gradient: Vector, state: State, own: WorkerStep) -> None:
-        """Keep the gradient, and not the mean of all."""
+        """Store the gradient of the last step, instead of a mean."""
         state["gradient"] = gradient
 
 
@@ -171,12 +171,12 @@ class _Votes(WorkerPolicy):
         return "vote"
 
     def vote_value(self) -> float:
-        """Return always the same."""
+        """Return a constant."""
         return 1.0
 
 
 class Votes(LastGradient):
-    """Vote after every step; by every second vote of all, all push."""
+    """Vote after every step; every second unanimous vote makes all workers push."""
 
     name = "votes"
     pushes: ClassVar[Any] = "together"
@@ -188,11 +188,11 @@ class Votes(LastGradient):
         return _Votes()
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order nothing."""
+        """Give no orders."""
         return {}
 
     def on_vote(self, vote: Vote, view: ClusterView) -> list[Action]:
-        """Answer when all have voted."""
+        """Answer once all workers have voted."""
         if view.num_computing:
             return [Hold(vote.worker, "the script")]
         self._asked += 1
@@ -202,7 +202,7 @@ class Votes(LastGradient):
 
 
 class NextNumber(NeighbourAverage):
-    """A mixture of models of one version is the next; of others it is -1, which no release says."""
+    """A mixture of equal versions is the next version; of different versions it is -1, which is invalid."""
 
     name = "next_number"
     linear: ClassVar[bool] = True
@@ -214,7 +214,7 @@ class NextNumber(NeighbourAverage):
 
 
 class StandStill(MixedSteps):
-    """Go on from the mixture, and take no step of one's own."""
+    """Continue from the mixture, without local steps."""
 
     name = "stand_still"
 

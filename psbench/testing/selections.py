@@ -1,4 +1,4 @@
-"""Probes of the half of a selection that chooses: what it returns, repeats, remembers and changes."""
+"""Checks of the worker's half of a selection: choices, repeatability, memory and side effects."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def check_selection(selection: Selection) -> None:
             raise BrokenContract(f"{where}: it raised {type(error).__name__}: {error}") from error
         if chosen != again:
             raise BrokenContract(
-                f"{where}: the same seed chooses other samples. Most likely it draws from a global random "
+                f"{where}: the same seed gives different samples. Most likely it draws from a global random "
                 "state instead of `rng`, or keeps state on itself instead of in memory.state"
             )
         if chosen != resumed:
             raise BrokenContract(
-                f"{where}: after its memory was saved and loaded it chooses other samples. Most likely it "
-                "keeps state outside of memory.state, or entries there are no arrays or numbers"
+                f"{where}: saving and loading its memory changes its choices. Most likely it keeps state "
+                "outside memory.state, or has entries there that are neither arrays nor numbers"
             )
 
 
 def _played(selection: Selection, size: int, batch: int, where: str, saved: bool = False) -> Iterator[Chosen]:
-    """Yield what a worker chooses; if `saved`, each mini-batch after its memory was saved and loaded."""
+    """Yield a worker's choices; if `saved`, with its memory saved and loaded before each mini-batch."""
     selection = selection.fresh()
     chooser, losses = _chooser(selection, size), np.random.default_rng(1)
 
@@ -79,14 +79,14 @@ def _played(selection: Selection, size: int, batch: int, where: str, saved: bool
         for name, values in expected.items():
             if not np.array_equal(values, getattr(chooser.memory, name), equal_nan=True):
                 raise BrokenContract(
-                    f"{where}: learn() changes memory.{name}; what it keeps goes to memory.state"
+                    f"{where}: learn() changes memory.{name}; keep its state in memory.state"
                 )
         chooser.report()
         yield chosen
 
 
 def _chooser(selection: Selection, size: int) -> Chooser:
-    """Return a worker with every other sample of a toy set, whose first classes it has."""
+    """Return a worker with every other sample of a toy set, but only its first classes."""
     groups = SampleGroups(np.arange(2 * _SAMPLES) // 2 % 4, np.arange(4), ("a", "b", "c", "d"))
     known = KnownOfData(
         groups, _CLASSES, lambda samples: samples % _CLASSES, lambda name: np.arange(2.0 * _SAMPLES)

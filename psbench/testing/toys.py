@@ -1,4 +1,4 @@
-"""A toy experiment, of which a hundred run in a second."""
+"""A toy experiment that runs in about 10 ms."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def toy_experiment(strategy: Any = "bsp", **changes: Any) -> Experiment:
 
 
 def toy_cluster(speed: list[float], **changes: Any) -> dict[str, Any]:
-    """Return the specification of a cluster of constant step times and nearly free messages.
+    """Return the specification of a cluster with constant step times and nearly free messages.
 
     A step of 4 samples takes 5 ms at speed 1; a link carries a model of 60 bytes in less than a picosecond.
     """

@@ -62,7 +62,7 @@ class WatchedTrainer(Trainer):
 
 @dataclass(frozen=True)
 class WatchedWorkload(Workload):
-    """A workload that is watched; see `Workload`.
+    """A watched workload; see `Workload`.
 
     Attributes
     ----------

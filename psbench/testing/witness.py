@@ -32,7 +32,7 @@ class _Due:
 
 @dataclass
 class _Model:
-    """A version to be made, from these payloads."""
+    """A version to make from these payloads."""
 
     version: int
     marks: list[Mark]
@@ -78,15 +78,15 @@ class Witness:
         self._made, self._is_away = 0, False
 
     def fail(self, what: str) -> NoReturn:
-        """Raise the difference."""
+        """Raise an error about the difference."""
         raise BrokenContract(f"{self.where}, at {self.now:g} s, event {self.events}: {what}")
 
     # ---------------------------------------------------------------- what the engine is handed and answers
 
     def event(self, event: ev.Event, now: float, view: ClusterView) -> None:
-        """Check an event that the engine is about to be handed."""
+        """Check an event that the engine is about to receive."""
         if now < self.now - _ROUNDING_S:
-            self.fail(f"{_name(event)} is handed over as of {now:g} s, which is past")
+            self.fail(f"{_name(event)} is delivered for {now:g} s, which is past")
         self.events, self.now = self.events + 1, now
         self._check_performed(f"before {_name(event)} is handed over")
         self.check_patience()
@@ -103,7 +103,7 @@ class Witness:
         """Check that nothing was overdue at the end of the run, and that a model was seen."""
         self.check_patience()
         if self.sees_model and not self._made:
-            self.fail("no version was made: is the model of `workload.server()`, or reported?")
+            self.fail("no version was made: does the model come from `workload.server()`, or is it reported?")
 
     def check_patience(self, patience: int = _PATIENCE) -> None:
         """Check that nothing is overdue by more than `patience` events."""
@@ -126,7 +126,7 @@ class Witness:
         """Check a version made of these payloads, in this order."""
         found = [*marks]
         if not self._to_make:
-            self.fail(f"version {version} is made of {self._words(found)}; no Apply is to be performed")
+            self.fail(f"version {version} is made of {self._words(found)}; no Apply is pending")
         expected = self._to_make.popleft()
         if found != expected.marks or version != expected.version:
             numbers = [push.id for push in expected.pushes]
@@ -141,14 +141,14 @@ class Witness:
     def handed_over(self, to: int) -> None:
         """Check a hand-over to a composition."""
         if not self._handovers:
-            self.fail(f"the model is handed over to composition {to}; no Handover is to be performed")
+            self.fail(f"the model is handed over to composition {to}; no Handover is pending")
         expected = self._handovers.pop(0)
         if expected.to != to:
             self.fail(f"the model is handed over to composition {to}; the Handover says {expected.to}")
 
     def _words(self, marks: Sequence[Mark]) -> str:
         numbers = {mark: f"push {number}" for number, mark in self._marks.items()}
-        named = [self._fates.get(m) or numbers.get(m, "a payload that no push handed over") for m in marks]
+        named = [self._fates.get(m) or numbers.get(m, "a payload that no push delivered") for m in marks]
         return f"[{', '.join(named)}]"
 
     # ---------------------------------------------------------------- checks
@@ -164,19 +164,19 @@ class Witness:
     def _push(self, push: ev.Push, view: ClusterView) -> None:
         versions, mark = self._take_computed(push)
         if push.id in self._marks:
-            self.fail(f"push {push.id} is handed over twice")
+            self.fail(f"push {push.id} is delivered twice")
         if self.sees_model and mark is None:
-            self.fail(f"{_name(push)} is handed over, and it has computed nothing")
+            self.fail(f"{_name(push)} is delivered, but its worker has computed nothing")
         self._marks[push.id] = mark
         release = self._message(push, view)
         if release is None:
             self._fates[mark] = f"push {push.id}, which is void"
             return
         if self.leaves is not None and self._has_left(push.worker):
-            self.fail(f"{_name(push)} counts, and it left at {self.leaves[1]:g} s")
+            self.fail(f"{_name(push)} is handled, but its worker left at {self.leaves[1]:g} s")
         key = push.worker, push.ticket
         if key in self._pushed and not push.overlapping:
-            self.fail(f"{_name(push)} is handed over twice")
+            self.fail(f"{_name(push)} is delivered twice")
         self._pushed.add(key)
         if push.base_version != release.load:
             self.fail(f"{_name(push)} says that it began from version {push.base_version}{_load(release)}")
@@ -187,7 +187,7 @@ class Witness:
                 self._made += 1  # no server shows what mixtures are
 
     def _take_computed(self, push: ev.Push) -> tuple[list[int], Mark]:
-        """Return the versions that the steps of a push were computed from, and the mark of the last."""
+        """Return the versions that the steps of a push were computed from, and the last step's mark."""
         computed, versions, mark, steps = self._computed.get(push.worker), list[int](), None, 0
         while computed and steps < push.steps:
             version, mark, more = computed.popleft()
@@ -202,10 +202,10 @@ class Witness:
             return None
         release = self._released.get(message.worker)
         if release is None or release.ticket != message.ticket:
-            self.fail(f"{_name(message)} acts on ticket {message.ticket}, which is of no release")
+            self.fail(f"{_name(message)} refers to ticket {message.ticket}, which no release has")
         self._due.pop(message.worker, None)
         if release.then == "push" and not isinstance(message, ev.Push):
-            self.fail(f"{_name(message)} is handed over, and it was released to push")
+            self.fail(f"{_name(message)} is delivered, but its worker was released to push")
         return release
 
     def _has_left(self, worker: int) -> bool:
@@ -218,9 +218,9 @@ class Witness:
         leaves = isinstance(change, ev.Leave)
         at_s = None if self.leaves is None else self.leaves[1 if leaves else 2]
         if self.leaves is None or at_s is None or change.worker != self.leaves[0]:
-            self.fail(f"{_name(change)} is handed over, and the cluster has no such change")
+            self.fail(f"{_name(change)} is delivered, but the cluster has no such change")
         elif self.now < at_s - _ROUNDING_S or self._is_away is leaves:
-            self.fail(f"{_name(change)} is handed over, and happens once, at {at_s:g} s")
+            self.fail(f"{_name(change)} is delivered, but happens once, at {at_s:g} s")
         self._is_away = leaves
         self._void(change.worker)
 
@@ -230,14 +230,14 @@ class Witness:
             if is_same and each.at <= self.now + _ROUNDING_S:
                 del self._timers[place]
                 return
-        self.fail(f"{_name(timer)} happens, and no SetTimer is due")
+        self.fail(f"{_name(timer)} happens, but no SetTimer is due")
 
     def _measured(self, measured: ev.Measured, view: ClusterView) -> None:
         if not self._measures:
-            self.fail("numbers are handed over, and no Measure has asked for any")
+            self.fail("numbers are delivered, but no Measure has requested any")
         names, found = self._measures.pop(0)[0].needs.keys(), measured.facts.keys()
         if names != found:
-            self.fail(f"the Measure asks for {sorted(names)}; handed over are {sorted(found)}")
+            self.fail(f"the Measure requests {sorted(names)}; delivered are {sorted(found)}")
 
     def _evaluated(self, evaluated: ev.Evaluated, view: ClusterView) -> None:
         if evaluated.version > view.version:
@@ -253,7 +253,7 @@ class Witness:
         if release.then == "step":
             self._computed.pop(worker, None)  # steps that were voted on, and that workers keep
         given = f"released with ticket {release.ticket} at {self.now:g} s"
-        what = f"worker {worker} was {given}, and has sent nothing"
+        what = f"worker {worker} was {given}, but has sent nothing"
         self._due[worker] = _Due(what, self.events)
 
     def _note_void(self, action: act.Cancel | act.Drop, view: ClusterView) -> None:
@@ -274,11 +274,11 @@ class Witness:
         self._fates[self._marks[number]] = f"push {number}, which is discarded"
 
     def _note_timer(self, timer: act.SetTimer, view: ClusterView) -> None:
-        what = f"timer {timer.key!r} was set for {timer.at:g} s, and has not happened"
+        what = f"timer {timer.key!r} was set for {timer.at:g} s, but has not happened"
         self._timers.append((timer, _Due(what, self.events)))
 
     def _note_measure(self, measure: act.Measure, view: ClusterView) -> None:
-        what = f"numbers were asked for at {self.now:g} s, and are not handed over"
+        what = f"numbers were requested at {self.now:g} s, but are not delivered"
         self._measures.append((measure, _Due(what, self.events)))
 
     def _note_handover(self, handover: act.Handover, view: ClusterView) -> None:

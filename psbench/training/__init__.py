@@ -1,1 +1,1 @@
-"""Training arithmetic: models, mini-batches, gradients, updates, evaluation. Nothing here decides when."""
+"""Training arithmetic: models, mini-batches, gradients, updates, evaluation; without control flow or time."""

@@ -16,7 +16,7 @@ def right_answers(outputs: Any, targets: Tensor) -> int | None:
 
 
 def which_right(outputs: Any, targets: Tensor) -> Tensor | None:
-    """Return whether each target has the largest logit; None if the outputs are no logits of classes.
+    """Return whether each target has the largest logit; None if the outputs are not logits of classes.
 
     Shapes
     ------

@@ -1,4 +1,4 @@
-"""Which samples each mini-batch of a worker takes."""
+"""The samples of each mini-batch of a worker."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Batches:
         return self._passes * len(self.shard) - len(self._left)
 
     def restrict(self, samples: Integers) -> None:
-        """Begin a pass over these samples alone."""
+        """Start a pass over these samples only."""
         self.shard, self._left = samples, samples[:0]
 
     def state(self) -> dict[str, Array]:
-        """Return what `load` needs to go on from here."""
+        """Return the state, for `load`."""
         return {"shard": self.shard, "left": self._left, "passes": np.asarray(self._passes)}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Go on from a `state`."""
+        """Restore a `state`."""
         self.shard, self._left, self._passes = state["shard"], state["left"], int(state["passes"])
 
     def skip_to(self, taken: int) -> None:
@@ -84,7 +84,7 @@ class Batches:
 
 
 class BatchPosition(NamedTuple):
-    """A worker's position in its data: samples taken of its shard, steps and chunks begun.
+    """A worker's position in its data: samples drawn from its shard, and steps and chunks begun.
 
     `chunk` is the size of the chunk that its batches come from, 0 if they come from the shard, and `of_chunk`
     is the number of samples taken of that chunk.

@@ -53,7 +53,7 @@ class Buffers:
                 self._others.append((owner, own, part))
 
     def load(self, values: Tensor) -> None:
-        """Give the buffers these values."""
+        """Set the buffers from a vector."""
         self.flat.copy_(values)
         for owner, name, view in self._views:
             if owner._buffers[name] is not view:  # a forward has put another tensor in its place
@@ -62,7 +62,7 @@ class Buffers:
             owner._buffers[name] = _converted(part, getattr(owner, name).dtype)
 
     def values(self) -> Tensor:
-        """Return the buffers' values as a new vector; without any, the same empty one each time."""
+        """Return the buffers' values as a new vector; without buffers, always the same empty vector."""
         return self._values() if self._views or self._others else self.flat
 
     @torch.no_grad()

@@ -71,7 +71,7 @@ class Workload:
     def build(
         cls, experiment: Experiment, sent: Shipment | None = None, *, whole_run: bool = True
     ) -> Workload:
-        """Load the data, cut it, and build the model.
+        """Load and divide the data, and build the model.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ class Workload:
 
     @property
     def dataset_size(self) -> int:
-        """Training samples; an epoch is that many, however they are sharded."""
+        """Number of training samples, for any sharding; one epoch is that many samples."""
         return len(self.data.train_y)
 
     @property
@@ -182,12 +182,13 @@ class Workload:
             if held < CHUNKS_HELD:
                 raise ParameterError(
                     f"cluster {self.profile.name!r}: the {self.profile.memory_gb[worker]:g} GB of worker "
-                    f"{worker} do not hold the model and two samples; give it more memory, or use a smaller "
+                    f"{worker} are too little for the model and two samples; increase memory_gb, or use a "
+                    "smaller "
                     "model"
                 )
 
     def _check_selections(self) -> None:
-        """Refuse a selection that cannot choose, and warn of workers that lack a neighbourhood."""
+        """Reject a selection that cannot choose, and warn of workers without some neighbourhood."""
         for composition in self.experiment.strategy.compositions:
             selection = composition.selection
             if not selection.chooses or not self.shards:
@@ -262,7 +263,7 @@ class Workload:
         return make(model, self.data, self.shards, self.streams, ordered, loss, clip, self.blind)
 
     def known_of_data(self, selection: Selection) -> KnownOfData:
-        """Return what a selection knows of the training set.
+        """Return a selection's information about the training set.
 
         Raises
         ------
@@ -278,7 +279,7 @@ class Workload:
         return found
 
     def groups_of(self, selection: Selection) -> SampleGroups | None:
-        """Return the neighbourhoods of a selection that has some; found once."""
+        """Return the neighbourhoods of a selection that uses them, computed once."""
         if not isinstance(selection, ByNeighbourhood):
             return None
         kind, found = selection.neighbourhoods, self.groups
@@ -304,7 +305,7 @@ class Workload:
     def evaluator(self) -> Evaluator:
         model, metrics = self.computing, self.experiment.metrics
         loss = self.loss.on(model.device)
-        asked = [c.selection for c in self.experiment.strategy.compositions if c.selection.hears_evaluations]
+        asked = [c.selection for c in self.experiment.strategy.compositions if c.selection.reads_evaluations]
         groups = next((found for each in asked if (found := self.groups_of(each)) is not None), None)
         val_groups = None if groups is None else (groups.val, len(groups.names))
         return Evaluator(model, self.data, self.streams, loss=loss, metrics=metrics, groups=val_groups)

@@ -1,4 +1,4 @@
-"""A worker's half of a selection: its memory, and the checks of what it chooses."""
+"""A worker's half of a selection: its memory, and the checks of its choices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TRIALS = 2
 
 
 class Chosen(NamedTuple):
-    """A mini-batch: positions in the shard, samples and weights, and how many samples were looked at."""
+    """A mini-batch: positions in the shard, samples, weights, and the number of samples computed for it."""
 
     positions: Integers
     indices: Integers
@@ -90,7 +90,7 @@ class Chooser:
         return Chosen(positions, memory.samples[positions], weights, len(looked))
 
     def learn(self, positions: Integers, found: Mapping[str, Array]) -> None:
-        """Take what a step has found of its samples; of one that was in the mini-batch twice, the last."""
+        """Store the per-sample values of a step; of a sample that occurs twice, the last value."""
         self._note(positions, found)
         for name, sums in self._sums.items():
             sums += np.bincount(
@@ -105,7 +105,7 @@ class Chooser:
         return found["loss"] if name == "loss" else found["predicted"] != self.memory.right[positions]
 
     def report(self) -> dict[str, float]:
-        """Return what goes with a push to the deciding half; the next report begins anew."""
+        """Return the report to the server's half that accompanies a push."""
         report = self._selection.report(self.memory)
         if self._sums:
             seen = np.flatnonzero(self._sums["samples"])
@@ -131,7 +131,7 @@ class Chooser:
         if len(positions) and not 0 <= positions.min() <= positions.max() < size:
             outside = positions[(positions < 0) | (positions >= size)][0]
             raise ProtocolError(
-                f"{self._who(hook)} returns {outside}, which is no sample of its shard: give positions in "
+                f"{self._who(hook)} returns {outside}, which is not a sample of its shard: give positions in "
                 f"the shard, from 0 to {size - 1}"
             )
 
@@ -152,7 +152,7 @@ class Chooser:
     # ---------------------------------------------------------------- checkpoints
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what the worker remembers, as copies."""
+        """Return copies of the worker's memory."""
         memory = self.memory
         found = {"taken_at": memory.taken_at, "taken": np.asarray(memory.taken)}
         found |= {name: getattr(memory, name) for name in self._selection.remembers}
@@ -162,12 +162,12 @@ class Chooser:
         return {name: torch.from_numpy(np.array(value)) for name, value in found.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` returned."""
+        """Continue from the copies that `tensors` returned."""
         memory, kept = self.memory, {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         memory.taken = int(kept["taken"])
         for name in ("taken_at", *self._selection.remembers):
             if len(kept[name]) != len(memory):
-                raise ValueError(f"{name} of {len(kept[name])} samples, and the shard has {len(memory)}")
+                raise ValueError(f"{name} of {len(kept[name])} samples, but the shard has {len(memory)}")
             setattr(memory, name, kept[name])
         prefix = "passes/"
         self._passes.load({n.removeprefix(prefix): v for n, v in kept.items() if n.startswith(prefix)})
@@ -182,7 +182,7 @@ def _sums_of(selection: Selection) -> list[str]:
 
 
 def checked_groups(name: str, groups: SampleGroups) -> SampleGroups:
-    """Return neighbourhoods, each of which has samples to train on.
+    """Return neighbourhoods after checking that each has training samples.
 
     Raises
     ------
@@ -191,13 +191,14 @@ def checked_groups(name: str, groups: SampleGroups) -> SampleGroups:
     """
     for h in np.flatnonzero(groups.counts == 0):
         raise ParameterError(
-            f"neighbourhoods {name!r}: {groups.names[h]!r} has no sample to train on; give fewer, or others"
+            f"neighbourhoods {name!r}: {groups.names[h]!r} has no training sample; use fewer or different "
+            "neighbourhoods"
         )
     return groups
 
 
 def check_neighbourhoods(selection: Selection, groups: SampleGroups, shards: Sequence[Integers]) -> None:
-    """Warn of workers that lack a neighbourhood, and refuse one that evaluations cannot see.
+    """Warn of workers without some neighbourhood, and reject one without validation samples.
 
     Raises
     ------
@@ -206,10 +207,10 @@ def check_neighbourhoods(selection: Selection, groups: SampleGroups, shards: Seq
     """
     names = groups.names
     unseen = np.flatnonzero(np.bincount(groups.val, minlength=len(names)) == 0)
-    if selection.hears_evaluations and len(unseen):
+    if selection.reads_evaluations and len(unseen):
         raise ParameterError(
-            f"selection {selection.name!r}: {names[unseen[0]]!r} has no validation sample, by whose loss it "
-            "would be judged; give fewer neighbourhoods, or more validation samples"
+            f"selection {selection.name!r}: {names[unseen[0]]!r} has no validation sample to compute its "
+            "loss from; use fewer neighbourhoods, or more validation samples"
         )
     lacking = {
         worker: [names[h] for h in range(len(names)) if h not in own]
@@ -233,7 +234,7 @@ def check_choices(
     streams: Streams,
     known: KnownOfData,
 ) -> None:
-    """Have each worker choose its first mini-batches, and refuse a selection that cannot.
+    """Try each worker's first mini-batches, and reject a selection that fails.
 
     Raises
     ------
@@ -257,6 +258,6 @@ def check_choices(
 
 
 def assumed(selection: Selection, size: int) -> dict[str, Array]:
-    """Return numbers of samples as good as any, for a mini-batch that is not computed."""
+    """Return arbitrary sample numbers for a mini-batch that is not computed."""
     found: dict[str, Array] = {name: np.ones(size) for name in selection.remembers}
     return found | {name: np.zeros(size, np.int64) for name in found if name == "predicted"}

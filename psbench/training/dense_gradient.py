@@ -116,7 +116,7 @@ class CheckedGradient:
     def compute(
         self, inputs: Any, targets: Tensor, by_autograd: Callable[[Any, Tensor], tuple[Tensor, float]]
     ) -> tuple[Tensor, float]:
-        """Return gradient and loss, which `by_autograd` computes the slow way."""
+        """Return gradient and loss; `by_autograd` computes them with autograd."""
         if self._written_out is None:
             return by_autograd(inputs, targets)
         shapes = inputs.shape, targets.shape
@@ -131,7 +131,7 @@ class CheckedGradient:
 
 
 def _same(written_out: DenseGradient, inputs: Tensor, targets: Tensor, gradient: Tensor, loss: float) -> bool:
-    """Return whether the explicit gradient and loss have these bits."""
+    """Return whether the explicit gradient and loss equal these, bit for bit."""
     try:
         ours, our_loss = written_out.compute(inputs, targets)
     except RuntimeError:  # shapes or types that only autograd's functions take
@@ -204,7 +204,7 @@ def _detached(layer: _Layer) -> _Layer:
 
 
 def _layers(module: nn.Module) -> list[_Layer] | None:
-    """Return the layers of a module, or None if there is anything else in it."""
+    """Return the layers of a module, or None if it contains anything else."""
     if type(module) is not nn.Sequential or any(getattr(m, h) for m in module.modules() for h in _HOOKS):
         return None
     layers: list[_Layer] = []

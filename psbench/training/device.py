@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from psbench.data.several import answer
 from psbench.errors import ParameterError
 
+#: the types of the precisions with 16 bits
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 def device_of(name: str) -> torch.device:
     """Return the device of that name: "cpu", "cuda", or "auto" for a GPU if available.
@@ -28,18 +31,18 @@ def device_of(name: str) -> torch.device:
 
 
 def computed(module: nn.Module, inputs: Any, precision: str | None) -> Any:
-    """Return a module's output for a batch: with "bf16" under torch's autocast, converted to float32."""
+    """Return a module's output for a batch: in 16 bits under torch's autocast, converted to float32."""
     if precision is None:
         return answer(module, inputs)
     device = next(module.parameters()).device.type
-    with torch.autocast(device, dtype=torch.bfloat16):
+    with torch.autocast(device, dtype=_DTYPES[precision]):
         return _as_float32(answer(module, inputs))
 
 
 def _as_float32(outputs: Any) -> Any:
     """Return outputs with 16-bit floats converted to float32, for accurate losses and metrics."""
     if isinstance(outputs, Tensor):
-        return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+        return outputs.float() if outputs.dtype in _DTYPES.values() else outputs
     if isinstance(outputs, (tuple, list)):
         found = [_as_float32(each) for each in outputs]
         return type(outputs)(*found) if hasattr(outputs, "_fields") else type(outputs)(found)

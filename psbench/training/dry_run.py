@@ -63,12 +63,13 @@ def check_parameters(what: str, module: nn.Module) -> None:
         if values.requires_grad and values.dtype != torch.float32:
             kind = str(values.dtype).removeprefix("torch.")
             remedy = (
-                "make it two of real numbers, and torch.complex of them in the forward"
+                "store the real and the imaginary part as two parameters, and combine them in forward with "
+                "torch.complex"
                 if values.is_complex()
                 else "call its .float()"
             )
             raise ParameterError(
-                f"{what}: parameter {name!r} is {kind}, and what is trained is float32; {remedy}"
+                f"{what}: parameter {name!r} is {kind}, but parameters must be float32; {remedy}"
             )
 
 
@@ -81,7 +82,7 @@ class TrialOptions(NamedTuple):
         Of the smallest batch: no more are taken, as some layers need several.
     seed : int
         Of what the forward draws.
-    precision : "bf16" or None
+    precision : "bf16", "fp16" or None
         See `FlatModel`.
     shrinks : str
         What may give a worker a batch of one sample; empty: nothing does.
@@ -184,15 +185,15 @@ def _first_loss(
         if bool(torch.isfinite(value.detach()).all()):
             return rows, outputs, value
     raise ParameterError(
-        f"{what}: its loss is {value.item()} before the first step; look at its initial values, and at the "
-        f"data: no target of {len(rows)} samples may count"
+        f"{what}: its loss is {value.item()} before the first step; check its initial values, and the "
+        f"data: perhaps no target of {len(rows)} samples counts"
     )
 
 
 def _check_memory(
     what: str, module: nn.Module, data: Dataset, loss: Loss, how: TrialOptions, kept: _Kept
 ) -> None:
-    """Raise if a forward pass or a loss keeps state outside of buffers, which alone are sent.
+    """Raise if a forward pass or a loss keeps state outside of buffers, because only buffers are sent.
 
     What it keeps may be of the last batch, as a cache is, but must not depend on the batches before.
     """
@@ -206,7 +207,7 @@ def _check_memory(
                 _loss(what, outputs, data.as_given(data.train_y[rows]), loss)
         return attributes(module), comparable(own)
 
-    remedy = "so that results would depend on which process computes what"
+    remedy = "so results would depend on the process that computes them"
     for batch, other in ((0, 1), (1, 0)):
         kept.put_back()
         first, of_loss = keeps(batch)
@@ -224,12 +225,13 @@ def _check_memory(
             )
         if of_loss != of_loss_again:
             raise ParameterError(
-                f"loss {loss.name!r} remembers the batches that it has been given, {remedy}; put what it "
-                "remembers into buffers of the model"
+                f"loss {loss.name!r} keeps state from earlier batches, {remedy}; put that state into "
+                "buffers of the model"
             )
     if name := changed_parameter(module, kept.parameters):
         raise ParameterError(
-            f"{what}: its forward changes parameter {name!r}, which only steps change, {remedy}; make it a "
+            f"{what}: its forward changes parameter {name!r}, which only steps may change, {remedy}; make "
+            "it a "
             "buffer (register_buffer): buffers are sent with the model"
         )
 
@@ -241,8 +243,8 @@ def _check_single(what: str, module: nn.Module, data: Dataset, how: TrialOptions
             computed(module.train(), data.train_x[_rows(data, 1)], how.precision)
     except Exception as error:
         raise ParameterError(
-            f"{what} cannot train on one sample ({one_line(error)}), and {how.shrinks} may cut a batch down "
-            "to one; use layers that need no statistics of a batch, such as GroupNorm, or other stragglers"
+            f"{what} cannot train on one sample ({one_line(error)}), and {how.shrinks} may reduce a batch "
+            "to one sample; use layers without batch statistics, such as GroupNorm, or other stragglers"
         ) from error
 
 
@@ -275,8 +277,8 @@ def _check_outputs(what: str, outputs: Any, data: Dataset, loss: Loss) -> None:
     logits = outputs.shape[-1] if data.train_y.dim() + 1 == outputs.dim() else 0
     if data.task == "classification" and data.train_y.dim() == 1 and logits > data.num_outputs:
         warnings.warn(
-            f"{what} answers with {logits} numbers a sample, and data {data.name!r} has {data.num_outputs} "
-            f"classes: the other {logits - data.num_outputs} are never right; say classes={logits} if the "
+            f"{what} returns {logits} numbers per sample, but data {data.name!r} has {data.num_outputs} "
+            f"classes: the other {logits - data.num_outputs} are never right; set classes={logits} if the "
             "data only lacks them",
             DoubtfulComposition,
             stacklevel=2,
@@ -285,7 +287,7 @@ def _check_outputs(what: str, outputs: Any, data: Dataset, loss: Loss) -> None:
         kind = "classes" if data.task == "classification" else "next tokens"
         wanted = (len(outputs), *data.train_y.shape[1:], data.num_outputs)
         raise ParameterError(
-            f"{what} answers with {described(outputs)}, and data {data.name!r} has {data.num_outputs} "
+            f"{what} returns {described(outputs)}, but data {data.name!r} has {data.num_outputs} "
             f"{kind}: give it outputs of shape {wanted}, or another loss"
         )
 
@@ -303,7 +305,7 @@ def _loss(what: str, outputs: Any, targets: Tensor, loss: Loss) -> Tensor:
         ) from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         shown = described(value) if isinstance(value, Tensor) else type(value).__name__
-        raise ParameterError(f"loss {loss.name!r} gives {shown}, and must give a tensor of one number")
+        raise ParameterError(f"loss {loss.name!r} returns {shown}, but must return a tensor of one number")
     return value
 
 
@@ -319,8 +321,8 @@ def _check_mean(outputs: Any, targets: Tensor, loss: Loss, value: Tensor) -> Non
     once, both = float(value.detach()), float(torch.as_tensor(twice).detach())
     if once and abs(both - 2 * once) <= 1e-3 * abs(once):
         raise ParameterError(
-            f"loss {loss.name!r} is a sum over the batch: with every sample twice it is {both:.4g} in the "
-            f"place of {once:.4g}; give the mean, as reduction='mean' does"
+            f"loss {loss.name!r} is a sum over the batch: with every sample twice it is {both:.4g} instead "
+            f"of {once:.4g}; give the mean, as reduction='mean' does"
         )
 
 
@@ -413,7 +415,7 @@ def _ignores_order(function: Callable[[Any, Tensor], Any], outputs: Tensor, targ
 
 
 def _check_gradient(what: str, module: nn.Module, value: Tensor) -> tuple[str, ...]:
-    """Raise for a loss without a finite gradient; return the trained parameters without influence."""
+    """Raise for a loss without a finite gradient; return the parameters that do not affect the loss."""
     named = {name: values for name, values in module.named_parameters() if values.requires_grad}
     trained = list(named.values())
     try:

@@ -1,4 +1,4 @@
-"""Numbers of each sample of a mini-batch, for selections that remember them."""
+"""Values of each sample of a mini-batch, for selections with a memory of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def weighted_mean(outputs: Any, targets: Tensor, loss: Loss, weights: Doubles) -
 
 
 def numbers_of_each(outputs: Any, targets: Tensor, loss: Loss, finds: Sequence[str]) -> dict[str, Array]:
-    """Return by name the numbers of each sample that are wanted; see `psbench.core.selection.FINDINGS`.
+    """Return the requested values of each sample by name; see `psbench.core.selection.FINDINGS`.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def _predicted(outputs: Any, targets: Tensor, loss: Loss) -> Array:
     logits = logits_of(outputs)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or targets.is_floating_point():
         raise ParameterError(
-            "selection: it remembers which class was predicted, and the outputs are no row of logits a sample"
+            "selection: needs the predicted class, but the outputs are not a row of logits per sample"
         )
     found: Array = logits.detach().argmax(1).cpu().numpy()
     return found
@@ -51,7 +51,7 @@ def _norm(outputs: Any, targets: Tensor, loss: Loss) -> Array:
     logits = logits_of(outputs)
     if not isinstance(logits, Tensor):
         raise ParameterError(
-            "selection: it remembers norms of gradients with respect to outputs, which are not one tensor"
+            "selection: needs norms of gradients with respect to the outputs, but these are not one tensor"
         )
     with torch.enable_grad():
         leaf = logits.detach().requires_grad_()

@@ -34,7 +34,7 @@ _NO_METRICS: Mapping[str, Metric] = {}
 
 
 class EvaluationPart(NamedTuple):
-    """Samples `start` to `stop` of an evaluation's samples in a set, "train" or "val"."""
+    """Samples `start` to `stop` of a set ("train" or "val") in an evaluation."""
 
     which: Literal["train", "val"]
     start: int
@@ -95,7 +95,7 @@ class Evaluator:
         self._sample = self._chosen("train", 0)
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
-        """Return `train_loss`, and `val_loss` and metrics with validation data; with classes accuracies too.
+        """Return `train_loss`; with validation data `val_loss` and metrics; with classes also accuracies.
 
         `train_loss` and `train_accuracy` are taken over the same fixed sample of the training set. A metric
         goes by `val_` and its name.
@@ -145,7 +145,7 @@ class Evaluator:
         return values | self._by_group(of_val) if self.groups is not None else values
 
     def _by_group(self, parts: Sequence[list[list[float]]]) -> dict[str, float]:
-        """Return loss and share of errors of each neighbourhood that has samples, from sums over them."""
+        """Return loss and error rate of each neighbourhood with samples, from sums over them."""
         assert self.groups is not None
         counts = np.bincount(self.groups[0], minlength=self.groups[1])
         found = {}
@@ -215,7 +215,7 @@ class Evaluator:
         outputs: list[Any],
         grouped: bool = False,
     ) -> Scores:
-        """Return the scores of some samples; what metrics or the loss need all of is added to `outputs`."""
+        """Return the scores of some samples; append values for metrics and losses over all to `outputs`."""
         losses, counted, right, targets = list[float](), list[float](), 0, 0
         sums: Doubles = np.zeros((2, self.groups[1] if grouped and self.groups is not None else 0))
         device, adds_up = self.model.device, self._loss.adds_up
@@ -240,7 +240,7 @@ class Evaluator:
         return Scores(losses, counted, right, targets, {}, sums.tolist())
 
     def _of_all(self, outputs: list[Any], labels: Tensor) -> float:
-        """Return the loss of all batches together: its denominator may differ from the number of samples."""
+        """Return the loss over all batches; its denominator may differ from the number of samples."""
         device = self.model.device
         joined = _each(lambda parts: parts[0].to(device), [_joined(outputs)])
         return float(self._loss.mean(joined, self.data.as_given(labels.to(device))))
@@ -266,7 +266,7 @@ class Evaluator:
 
 
 def _mean(scores: Sequence[Scores]) -> float:
-    """Return the mean loss of the samples; NaN if none counts."""
+    """Return the mean loss over the samples; NaN if no sample counts."""
     count = sum(each for part in scores for each in part.counted)
     # in order: `sum` rounds otherwise from Python 3.12 on
     total = functools.reduce(operator.add, (loss for part in scores for loss in part.losses), 0.0)
@@ -278,13 +278,13 @@ def _joined(batches: list[Any]) -> Any:
         return _each(torch.cat, batches)
     except RuntimeError as error:
         raise ParameterError(
-            f"the outputs for all batches of {Evaluator.BATCH} samples cannot be joined, of which a loss or "
-            f"a metric is taken: {one_line(error)}"
+            f"the outputs for all batches of {Evaluator.BATCH} samples cannot be concatenated for a loss "
+            f"or a metric: {one_line(error)}"
         ) from error
 
 
 def _each(function: Any, batches: list[Any]) -> Any:
-    """Apply a function to the tensors at each place of several outputs of one structure.
+    """Apply a function to corresponding tensors of several outputs with the same structure.
 
     What has no samples, as the loss that a model adds to its outputs, becomes its mean.
     """

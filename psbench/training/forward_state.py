@@ -1,4 +1,4 @@
-"""State that a forward pass keeps in a module: only buffers travel with a model."""
+"""State that a forward pass keeps in a module; only buffers are sent with a model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def changed_parameter(module: nn.Module, before: Mapping[str, Tensor]) -> str | 
 
 
 def _scripted(layer: torch.jit.ScriptModule) -> Iterator[tuple[str, object]]:
-    """Yield the attributes of a scripted module, which are in no `__dict__`; constants cannot change."""
+    """Yield the attributes of a scripted module, which are not in `__dict__`; constants cannot change."""
     inner: Any = layer._c
     declared: Any = layer._concrete_type
     left_out = {"training", *dict(layer.named_parameters()), *dict(layer.named_buffers())}

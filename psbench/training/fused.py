@@ -1,4 +1,4 @@
-"""Steps that read and write each vector once, by fused torch kernels, if these are bit-identical."""
+"""Fused torch kernels for optimizer steps, used where they are bit-identical to separate operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHOLE = 64
 def fused_momentum_step(
     x: Tensor, mean: Tensor, velocity: Tensor, lr: float, beta: float, nesterov: bool
 ) -> None:
-    """Do the same as `momentum_step`, bit by bit, in half the time on a vector larger than the cache."""
+    """Compute `momentum_step` bit for bit, in half the time on a vector larger than the cache."""
     alike = all(each.dtype == torch.float32 and each.is_contiguous() for each in (x, mean, velocity))
     fits = alike and beta > 0 and x.device.type == "cpu" and _is_exact()  # it takes no velocity without beta
     count = len(x) - len(x) % _WHOLE if fits else 0

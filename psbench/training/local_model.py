@@ -62,7 +62,7 @@ class LocalModel:
         self._part = part = composition.communication
         self._carries, self._sent = composition.aggregation.carries, composition.aggregation.sends
         self._keeps_model = isinstance(part, OwnSteps) or part.overlaps
-        #: whether it is told what pushes carry as they are decoded
+        #: whether it receives the decoded content of pushes
         self.notes_pushes = overrides(part, "sent")
         self._own = _OwnStep(optimizer, composition.aggregation.payload)
         #: samples that the worker takes a test loss over
@@ -76,7 +76,7 @@ class LocalModel:
         return self._own.orders
 
     def obey(self, orders: Mapping[str, Any]) -> None:
-        """Show the worker's half the orders of the last release."""
+        """Pass the orders of the last release to the worker's half."""
         self._own.orders = orders
 
     def load(self, parameters: Tensor, buffers: Tensor, fragment: int = -1) -> None:
@@ -122,7 +122,7 @@ class LocalModel:
         self._part.sent(self.parameters, vector, self.state, self._own)
 
     def _end_to_end(self, found: Any) -> Tensor:
-        """Return the concatenated vectors of a push, if they are those that the server expects."""
+        """Return the concatenated vectors of a push after checking that the server expects them."""
         names = ("vector", *self._carries) if self._carries else ()
         given = tuple(found) if isinstance(found, Mapping) else ()
         if not names or {*given} != {*names}:
@@ -147,7 +147,7 @@ class LocalModel:
         self._own.of(own)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state of a worker that waits, as copies."""
+        """Return the state of a waiting worker, as copies."""
         epoch = torch.tensor(self._own.epoch, dtype=torch.float64)
         found = {"parameters": self.parameters, "buffers": self.buffers, EPOCH: epoch}
         found |= {STATE + name: tensor for name, tensor in self.state.tensors().items()}
@@ -215,7 +215,7 @@ class _OwnStep:
         self._update: PiecewiseSteps | None = None
 
     def of(self, parameters: Tensor) -> None:
-        """Step on this vector from now on."""
+        """Use this vector for the following steps."""
         self._parameters, self._update = parameters, None
 
     @property

@@ -46,8 +46,8 @@ def check_model(experiment: Experiment, model_bytes: int, *, whole_run: bool) ->
     what = f"model {experiment.model.name!r}: {model_bytes // 4} numbers"
     if model_bytes > _LARGEST_MESSAGE:
         raise ParameterError(
-            f"{what} are {size(model_bytes)}, and a message has at most {size(_LARGEST_MESSAGE)}; "
-            "make it smaller"
+            f"{what} are {size(model_bytes)}, but a message has at most {size(_LARGEST_MESSAGE)}; use a "
+            "smaller model"
         )
     if experiment.backend == "dask":
         counts = _processes(experiment) if whole_run else Counter(["other"])
@@ -90,7 +90,7 @@ def _sent_by_a_worker(composition: Strategy) -> int:
 
 
 class Held(NamedTuple):
-    """Vectors as long as the model that a process of a live run holds, at the least, by its role.
+    """Minimum number of model-sized vectors in a process of a live run, by role.
 
     `other`: the client, the evaluator, a coordinator without parameters.
     """

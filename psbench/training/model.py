@@ -11,6 +11,7 @@ from psbench.models.rng import may_draw
 from psbench.optimization.absent import mark, without_marks
 from psbench.training.buffers import Buffers
 from psbench.training.device import to_host
+from psbench.training.loss_scaling import scaled_gradient
 
 
 class FlatModel:
@@ -28,7 +29,7 @@ class FlatModel:
         See `Buffers`.
     device : torch.device or str
         Where gradients are computed; vectors that come and go are in host memory.
-    precision : "bf16" or None
+    precision : "bf16", "fp16" or None
         What the forward computes in, if not in float32.
 
     Attributes
@@ -85,7 +86,7 @@ class FlatModel:
         return self._buffers.flat.numel()
 
     def load(self, parameters: Tensor, buffers: Tensor) -> None:
-        """Take over parameters and buffers; both are copied."""
+        """Copy parameters and buffers into the module."""
         self.loaded = True
         self._flat.copy_(parameters)
         self._buffers.load(buffers)
@@ -95,7 +96,10 @@ class FlatModel:
 
         See `psbench.optimization.absent`.
         """
-        parts = torch.autograd.grad(loss, self._own, allow_unused=True)
+        return scaled_gradient(loss, self._gradient) if self.precision == "fp16" else self._gradient(loss)
+
+    def _gradient(self, loss: Tensor, repeats: bool = False) -> Tensor:
+        parts = torch.autograd.grad(loss, self._own, allow_unused=True, retain_graph=repeats)
         # torch has sparse gradients for embeddings that ask for them
         dense = [part.to_dense() if part is not None and part.is_sparse else part for part in parts]
         pairs = zip(dense, self._own, strict=True)

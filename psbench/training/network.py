@@ -61,7 +61,7 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams, *, whole
         trial = try_step(what, module, data, loss, how, experiment.metrics)
     if (rule := experiment.reads_accuracy) and not trial.has_accuracy:
         raise ParameterError(
-            f"{rule}: what {what} answers for data {data.name!r} names no classes, so there is "
+            f"{rule}: the outputs of {what} for data {data.name!r} are not classes, so there is "
             "no accuracy; use stop.patience, or stop.tolerance"
         )
     flat = FlatModel(module, trial.changed_buffers, precision=experiment.precision)
@@ -71,8 +71,8 @@ def network_of(experiment: Experiment, data: Dataset, streams: Streams, *, whole
 def _check_inputs(model: Model, data: Dataset) -> None:
     if isinstance(data.train_x, Several) and not model.foreign:
         raise ParameterError(
-            f"model {model.name!r} takes one tensor, and a sample of data {data.name!r} is "
-            f"{data.train_x.called}; give a module of your own whose forward takes them, or leave inputs out "
+            f"model {model.name!r} takes one tensor, but a sample of data {data.name!r} is "
+            f"{data.train_x.called}; use a module of your own whose forward takes them, or exclude inputs "
             "with features=[...]"
         )
 

@@ -1,4 +1,4 @@
-"""Scalar products of vectors in pieces: the same bits for any partition.
+"""Scalar products of partitioned vectors: the same bits for any partition.
 
 Each process takes its share exactly, and the shares are rounded once, when all of them are together.
 """
@@ -23,7 +23,7 @@ _MOST = 1 << 26
 
 
 def exact_share(a: Tensor, b: Tensor) -> Tensor:
-    """Return numbers that add up to sum_i a_i b_i exactly: a few, however many entries there are.
+    """Return a few numbers whose exact sum is sum_i a_i b_i.
 
     Shapes
     ------
@@ -53,7 +53,7 @@ def exact_share(a: Tensor, b: Tensor) -> Tensor:
 
 
 class Product(NamedTuple):
-    """A scalar product that a part has asked for: the names of two vectors, and the entries that count."""
+    """A requested scalar product: the names of two vectors, and the relevant entries."""
 
     left: str
     right: str
@@ -78,7 +78,7 @@ def _vector(name: str, part: str, pending: Mapping[int, Push]) -> str:
 
 
 def share_of(product: Product, vectors: Mapping[str, Tensor], cuts: Sequence[slice]) -> Tensor:
-    """Return a share of a product: of the vectors held here, by name, in these places; one not held is 0."""
+    """Return a share of a product, from the named vectors held here; a missing vector counts as 0."""
     left, right = vectors.get(product.left), vectors.get(product.right)
     if left is None or right is None:
         return torch.zeros(0, dtype=torch.float64)

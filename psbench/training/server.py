@@ -133,7 +133,7 @@ class Server:
         part = self.aggregation
         if answer is None and part.reply != "model":
             raise ProtocolError(
-                f"aggregation {part.name!r} never calls step.reply, and its `reply` is {part.reply!r}"
+                f"aggregation {part.name!r} never calls step.reply, but its `reply` is {part.reply!r}"
             )
         if answer is not None and getattr(answer, "shape", None) != self.parameters.shape:
             what = f"{len(answer)} entries" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
@@ -143,7 +143,7 @@ class Server:
         return answer
 
     def exchange(self, pushes: Sequence[Pushed], numbers: Mapping[str, float]) -> list[Pushed]:
-        """Run the exchange of a commit's pushers side by side, and return each one's result."""
+        """Run the exchange of all pushers of a commit, and return each one's result."""
         weights = [push.weight for push in pushes]
         samples, steps = counted(self.aggregation, [p.samples for p in pushes], [p.steps for p in pushes])
         buffers = weighted_sum([push.buffers for push in pushes], [own / sum(samples) for own in samples])
@@ -213,7 +213,7 @@ class Server:
         self.load_states(tensors)
 
     def load_states(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the states of optimizer and part alone."""
+        """Load the states of the optimizer and the part only."""
         self.forget_momentum()
         if own := copies_under(OPTIMIZER, tensors):
             self._update.load_state(own)
@@ -221,7 +221,7 @@ class Server:
 
 
 def _leaving_alone(move: Callable[..., None], absent: Tensor) -> Callable[[Tensor, float], None]:
-    """Return the optimizer's step restricted to entries with a gradient or an update."""
+    """Return the optimizer's step, restricted to entries with a gradient or an update."""
     return lambda direction, lr: move(direction, lr, absent & (direction == 0))
 
 
@@ -246,7 +246,7 @@ def counted(
 def added_up(
     vectors: Mapping[str, Tensor], buffers: Tensor, worker: int, samples: Sequence[float], steps: int
 ) -> Pushed:
-    """Return the result of an exchange as the one push that a version is made from; see `counted`."""
+    """Return the result of an exchange as the single push of a version; see `counted`."""
     more = {name: vector for name, vector in vectors.items() if name != "vector"}
     return Pushed(vectors["vector"], buffers, worker, sum(samples), steps, more=more)
 

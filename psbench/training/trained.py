@@ -37,7 +37,7 @@ def trained_module(
     _check_layout(flat.layout, meta["layout"])
     if flat.num_buffers != len(buffers):
         raise SpecError(
-            f"model: this network has {flat.num_buffers} numbers in its buffers, and the run's had "
+            f"model: this network has {flat.num_buffers} numbers in its buffers, but the run's had "
             f"{len(buffers)}"
         )
     flat.load(parameters, buffers)
@@ -61,7 +61,7 @@ def _check_layout(found: Sequence[tuple[str, int]], wanted: Sequence[Sequence[An
         if mine.get(name) != theirs.get(name):
             have, had = (f"{e[name]} entries" if name in e else "none" for e in (mine, theirs))
             raise SpecError(
-                f"model: not the network of the run: of {name!r} it has {have}, and the run's had {had}"
+                f"model: differs from the network of the run: {name!r} has {have}, but the run's had {had}"
             )
 
 
@@ -74,7 +74,7 @@ def with_own_storage(module: nn.Module) -> nn.Module:
 
 
 def write_safetensors(module: nn.Module, path: Path, about: Mapping[str, str]) -> None:
-    """Write a module's state_dict as a safetensors file; tied weights are written under each of their names.
+    """Write a module's state_dict as a safetensors file; tied weights appear under each of their names.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def write_safetensors(module: nn.Module, path: Path, about: Mapping[str, str]) -
     from safetensors.torch import save
 
     if path.suffix != ".safetensors":
-        raise SpecError(f"{path}: a model is written as a .safetensors file; give it that ending")
+        raise SpecError(f"{path}: the name of a model file must end in .safetensors")
     state = module.state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor):

@@ -33,7 +33,7 @@ from psbench.training.model import FlatModel
 
 @dataclass(slots=True)
 class StepTask:
-    """A step to be computed: its batch, and its number, which seeds the augmentation.
+    """A step to compute: its batch, and its number, which seeds the augmentation.
 
     Of a batch that a selection chose, `positions` are those in the worker's shard, `weights` those of the
     samples in the mean, `finds` the numbers of each sample that are wanted, and `looked` tells how many
@@ -125,7 +125,7 @@ class Trainer:
         self._chooses = False
 
     def select(self, selection: Selection, known: KnownOfData) -> None:
-        """Have workers choose by a selection; if it is the one in force, what it remembers stays."""
+        """Set the workers' selection; if it is already in use, its memory stays."""
         if selection == self._selection:
             return
         self._selection, self._known_of_data = selection, known
@@ -133,7 +133,7 @@ class Trainer:
         self._chooses = selection.chooses
 
     def _chooser(self, worker: int) -> Chooser:
-        """Return the worker's half of the selection, made when it is first needed."""
+        """Return the worker's half of the selection, created on first use."""
         if worker not in self._choosers:
             assert self._selection is not None
             assert self._known_of_data is not None
@@ -143,7 +143,7 @@ class Trainer:
         return self._choosers[worker]
 
     def forget(self, worker: int) -> None:
-        """Have a worker know nothing of its samples: it has left."""
+        """Clear a worker's memory of its samples: it has left."""
         chooser = self._choosers.pop(worker, None)
         if chooser is not None:
             self._chooser(worker).memory.taken = chooser.memory.taken
@@ -170,7 +170,7 @@ class Trainer:
         return BatchPosition(shard.taken, self._steps[worker], self._chunks[worker], *of_chunk)
 
     def go_to(self, worker: int, position: BatchPosition) -> None:
-        """Move a worker to a position; it draws the same batches from there, or chooses by `remember`."""
+        """Move a worker to a position; from there it draws the same batches, or chooses from `remember`."""
         if self._chooses:
             self._steps[worker] = position.steps
             self._choosers.pop(worker, None)
@@ -186,15 +186,15 @@ class Trainer:
             self._batches[worker].skip_to(position.of_chunk)
 
     def unassign(self) -> None:
-        """Draw every worker's batches from its shard again."""
+        """Draw every worker's batches from its whole shard."""
         self._batches = list(self._shards)
 
     def remembered(self, worker: int) -> dict[str, Tensor]:
-        """Return what a worker's selection remembers, as copies."""
+        """Return copies of the memory of a worker's selection."""
         return self._chooser(worker).tensors() if self._chooses else {}
 
     def remember(self, worker: int, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `remembered` returned; without tensors a worker knows nothing of its samples."""
+        """Restore the memory from `remembered`; without tensors a worker has no memory of its samples."""
         if self._chooses and tensors:
             self._chooser(worker).load(tensors)
 
@@ -206,7 +206,7 @@ class Trainer:
         orders: Mapping[str, Any] = _NO_ORDERS,
         model: ModelVectors | None = None,
     ) -> StepTask:
-        """Draw the worker's next batch; costs arithmetic only where a selection looks at samples first.
+        """Draw the worker's next batch; cheap unless a selection computes samples first.
 
         Parameters
         ----------
@@ -253,14 +253,14 @@ class Trainer:
         return StepTask(worker, number, indices, chosen.positions, weights, finds, chosen.looked)
 
     def learn(self, job: StepTask, result: StepResult) -> None:
-        """Have the worker's selection take what its step has found."""
+        """Store a step's per-sample values in the worker's selection."""
         if job.positions is not None:
             own = len(job.positions)
             found = {name: values[:own] for name, values in result.found.items()}
             self._chooser(job.worker).learn(job.positions, found)
 
     def report(self, worker: int) -> dict[str, float]:
-        """Return what the worker's selection reports with a push."""
+        """Return the report of a worker's selection that accompanies a push."""
         return self._chooser(worker).report() if self._chooses else {}
 
     def _look(self, where: Integers, model: ModelVectors | None) -> dict[str, Array]:
@@ -363,7 +363,7 @@ class Trainer:
     def _of_each(
         self, inputs: Any, labels: Tensor, batch: Batch
     ) -> tuple[Tensor, float, Mapping[str, Array]]:
-        """Return gradient and loss, the samples weighted, and the numbers of each that are wanted."""
+        """Return gradient and loss of weighted samples, and the requested values of each sample."""
         outputs = computed(self.model.module, inputs, self.model.precision)
         targets = self.data.as_given(labels)
         if batch.weights is None:
@@ -385,9 +385,9 @@ class Trainer:
 
 
 def why_blind(blind: str, name: str = "some") -> str:
-    """Return why a parameter that is not used cannot be trained: it would be moved."""
+    """Return the reason why an unused parameter is rejected: momentum or decay would move it."""
     return (
-        f"the loss does not depend on {name} parameter, which torch's optimizers then leave alone, but "
-        f"{blind} takes its gradient for zeros, and would move it by momentum or weight decay; freeze it "
-        "(requires_grad_(False)), or use a strategy whose gradients travel whole"
+        f"the loss does not depend on {name} parameter, which torch's optimizers then skip, but {blind} "
+        "treats its gradient as zeros and would move it by momentum or weight decay; freeze it "
+        "(requires_grad_(False)), or use a strategy that sends whole gradients"
     )

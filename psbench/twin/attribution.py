@@ -1,4 +1,4 @@
-"""Who waited for whom at the meetings of a trace, and significant stragglers."""
+"""Waiting times between workers at the synchronisation points of a trace, and significant stragglers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FEWEST = 8
 
 @dataclass(frozen=True)
 class Meetings:
-    """Steps that all workers end together: in a collective, or at a barrier.
+    """Steps that all workers end together, in a collective or at a barrier.
 
     Attributes
     ----------
@@ -89,18 +89,18 @@ class Blame:
     culprits: list[Culprit]
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the attribution as plain data."""
         culprits = [each._asdict() for each in self.culprits]
         return {"workers": self.workers, "waits_s": self.waits_s.tolist(), "culprits": culprits}
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the attribution as text."""
         lines = [
             f"{each.worker} makes the others wait: {each.lost_s:.3g} s "
             f"({percent(each.share, 1)} of the time), "
             f"the last in {percent(each.last)} of the steps (p = {each.p_value:.2g}); {each.why}"
             for each in self.culprits
-        ] or ["no worker makes the others wait for more than chance explains"]
+        ] or ["no worker makes the others wait significantly"]
         for i, worker in enumerate(self.workers):
             waited = self.waits_s[i].sum()
             whom = int(self.waits_s[i].argmax())
@@ -110,7 +110,7 @@ class Blame:
 
 
 def blame(meetings: Meetings) -> Blame:
-    """Find out who waited for whom, and the significant stragglers one after another.
+    """Attribute waiting times to workers, and test for stragglers one after another.
 
     A step is lost to its last worker by as long as it is later than the last but one. Were workers alike, a
     step could as well have been lost to any of them: the largest sum is compared with those of steps that
@@ -160,7 +160,7 @@ def _worst(meetings: Meetings, left: list[int]) -> tuple[int, Culprit] | None:
 
 
 def _stretch(took: Doubles) -> int:
-    """Return the correlation length of a worker's times in steps: (1 + rho) / (1 - rho), of an AR(1)."""
+    """Return the correlation length of a worker's times in steps: (1 + rho) / (1 - rho), for AR(1)."""
     around = took - np.median(took, axis=1, keepdims=True)
     # what differs by no more than sums of times are rounded is equal, and depends on nothing
     around[np.abs(around) < _ROUNDING * np.abs(took).max()] = 0.0
@@ -171,7 +171,7 @@ def _stretch(took: Doubles) -> int:
 
 
 def _why(begin: Doubles, end: Doubles, worker: int, own: Booleans) -> str:
-    """Return whether the worker's steps are longer than the others', start later, or both at times."""
+    """Return the reason of a straggler: longer steps, later starts, or both at different times."""
     others = np.arange(len(end)) != worker
     took = (end - begin)[:, own]
     longer = np.median(took[worker]) / max(1e-12, float(np.median(took[others])))

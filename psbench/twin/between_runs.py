@@ -24,7 +24,7 @@ _END = 0.95
 
 
 def between_runs(runs: Sequence[Run], cluster_of: ClusterOf) -> tuple[float, int]:
-    """Return the standard deviation of the logarithm of a run's seconds that its twin does not have.
+    """Return the standard deviation of the logarithm of a run's seconds that its twin does not explain.
 
     Each probe is compared with its twins: what is left over has the fit's lack, and what differs from one
     run to another (who else used the machine, where processes were put). The level of each kind of probe was
@@ -67,7 +67,7 @@ def between_sizes(runs: Sequence[Run], workers: int, cluster_of: ClusterOf) -> f
 
 
 def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs of one probe together."""
+    """Return the runs grouped by probe."""
     kinds: dict[tuple[str, int, int, float], list[Run]] = {}
     for run in runs:
         own = run.experiment
@@ -77,7 +77,7 @@ def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _beside_twins(same: Sequence[Run], cluster_of: ClusterOf) -> tuple[Doubles, float]:
-    """Return the deviation of each run's logarithm from its twins' mean, and the twins' variance."""
+    """Return the deviation of each run's logarithm from the mean of its twins, and the twins' variance."""
     live = np.log([last_version(run.log)[1] for run in same])
     experiment = same[0].experiment
     twin = np.log([_seconds(experiment, cluster_of(experiment, each), each) for each in range(_TWINS)])

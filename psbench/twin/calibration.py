@@ -61,7 +61,7 @@ class _Number(FileData):
 
 
 class _Links(FileData):
-    """Latencies to the servers, and back from them; for each worker."""
+    """Latencies to and from the servers, for each worker."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -82,7 +82,7 @@ class _Cluster(FileData):
 
 
 class _Profile(FileData):
-    """A file of `Calibration.to_yaml`."""
+    """A file written by `Calibration.to_yaml`."""
 
     psbench_profile: int
     holds_for: _HoldsFor
@@ -100,7 +100,7 @@ class _Profile(FileData):
         workers = self.holds_for.workers
         found = self.cluster.workers, len(self.cluster.speed), len(self.cluster.link_time.seconds)
         if found != (workers, workers, 2 * workers):
-            raise ValueError(f"cluster: is not of {workers} workers, as holds_for says")
+            raise ValueError(f"cluster: does not have the {workers} workers of holds_for")
         if not all(self.cluster.link_time.seconds):
             raise ValueError("cluster.link_time.seconds: an end has no seconds")
         return self
@@ -211,7 +211,7 @@ class Calibration:
         )
 
     def to_yaml(self, path: str | Path | None = None) -> str:
-        """Return the profile as YAML, and write it to a file, which is replaced when all is written.
+        """Return the profile as YAML, and write it to a file atomically.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class Calibration:
 
     @classmethod
     def read(cls, path: str | Path) -> Calibration:
-        """Read a file of `to_yaml`.
+        """Read a file written by `to_yaml`.
 
         Raises
         ------
@@ -400,7 +400,7 @@ class Calibration:
         share = experiment.batch_size / experiment.num_workers
         if not low <= share <= high:
             raise ParameterError(
-                f"predict: a worker's batch of {share:g} samples was not measured, {low} to {high} were"
+                f"predict: a worker's batch of {share:g} samples was not measured; only {low} to {high} were"
             )
         for each in experiment.strategy.compositions:
             if isinstance(each.placement, (PeerToPeer, Jobs)):

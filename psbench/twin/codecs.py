@@ -56,7 +56,7 @@ def codecs_of(experiment: Experiment) -> str:
 
 
 def coding_of(run: Run, stamps: Stamps | None) -> list[Doubles] | None:
-    """Return the seconds of each encoding and decoding, in `Coding`'s order; None if they are not known."""
+    """Return the seconds of each encoding and decoding, in the order of `Coding`; None if unknown."""
     if stamps is None or len(set(map(codec_of, run.experiment.strategy.compositions))) > 1:
         return None
     workers, servers = stamps.codecs.values(), stamps.servers.values()
@@ -114,11 +114,11 @@ def coding_for(compositions: Sequence[Strategy], known: Mapping[str, Coding]) ->
             continue
         if isinstance(each.placement, Collective):
             raise ParameterError(
-                f"predict: what codec {name} takes in {each.placement.name} was not measured"
+                f"predict: the time of codec {name} in {each.placement.name} was not measured"
             )
         if name not in known:
             raise ParameterError(
-                f"predict: what codec {name} takes was not measured; calibrate with a run that has it"
+                f"predict: the time of codec {name} was not measured; calibrate with a run that uses it"
             )
     if len(names) > 1:
         raise ParameterError(

@@ -1,4 +1,4 @@
-"""The exchanges in a run's log: from a release over the step to the push, and back."""
+"""The exchanges in a run's log: from a release through the step to the push, and back."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Exchanges:
         return Exchanges(**{each.name: getattr(self, each.name)[chosen] for each in fields(self)})
 
     def settled(self, first: int = 2) -> Exchanges:
-        """Return them without each worker's first, in which processes warm up."""
+        """Return the exchanges without each worker's first, in which processes warm up."""
         order = np.zeros(len(self), dtype=np.int64)
         for worker in np.unique(self.worker):
             order[self.worker == worker] = np.arange((self.worker == worker).sum())
@@ -98,19 +98,19 @@ def exchanges_of(log: EventLog) -> Exchanges:
 
 
 def as_quick_both_ways(up_s: Doubles, down_s: Doubles) -> tuple[Doubles, Doubles]:
-    """Return times of messages to the servers and back, by clocks that have the quickest take as long."""
+    """Return message times to the servers and back, with clocks set so that the fastest of both are equal."""
     ahead = (np.quantile(down_s, _QUICKEST) - np.quantile(up_s, _QUICKEST)) / 2
     return up_s + ahead, down_s - ahead
 
 
 def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:
-    """Yield the columns of each push that follows a release, as the log has them."""
+    """Yield the log columns of each push that follows a release."""
     released: dict[int, tuple[float, int, int]] = {}
     last_s, answer_s, place, push = 0.0, -1.0, 0, -1
     for row in log.rows():
         kind, worker, now = row["kind"], int(row["worker"]), float(row["time_s"])
         if now < last_s:
-            raise DataError(f"the log goes back in time, from {last_s:.6g} to {now:.6g} s; was it cut off?")
+            raise DataError(f"the log goes back in time, from {last_s:.6g} to {now:.6g} s; was it truncated?")
         last_s = now
         if kind == Kind.RELEASE:
             place = place + 1 if now == answer_s else 0
@@ -121,7 +121,7 @@ def _rows(log: EventLog) -> Iterator[tuple[float, ...]]:
             push += 1
             text = log.text(row["text"])
             if '"goes_on"' in text:
-                raise DataError("workers compute while they send: how long messages took cannot be told")
+                raise DataError("workers compute while they send, so message times cannot be determined")
             if worker in released:
                 begun, down, place_of = released.pop(worker)
                 collective = json.loads(text or "{}").get(COLLECTIVE, 0.0)

@@ -53,7 +53,7 @@ class Fitted(NamedTuple):
 
 
 class MeasuredLink(NamedTuple):
-    """Links between workers as measured by `psbench doctor`: one way, and the rate of the largest messages.
+    """Links between workers measured by `psbench doctor`: one-way, with the rate of the largest messages.
 
     `seconds`: one way, of messages by their bytes (0: of next to none), a value for each end of each link.
     `up_mbit_s`, `down_mbit_s`: to a worker and back from it, each link alone; `at_once_mbit_s`: to one worker
@@ -121,9 +121,7 @@ def _on_cores(
     """Fit the cores that workers share; return exchanges with step times on dedicated cores."""
     known = [each for each in stamps if each is not None]
     if not known:
-        found.unknown.append(
-            "cores: the runs have no stamps; steps are taken to need as long beside any others"
-        )
+        found.unknown.append("cores: the runs have no stamps; steps are assumed not to slow each other down")
         return measured
     found.remarks += in_words(known, cost_s())
     cores = cores_of(known)
@@ -226,17 +224,17 @@ def _common_batch(cells: Mapping[tuple[int, int], Doubles], workers: int) -> int
 def _say_whether_slow_together(
     found: Fit, measured: Sequence[Exchanges], means: Mapping[tuple[int, int], float]
 ) -> None:
-    """Add a remark on a common factor of all workers' steps, which the simulator lacks, with its bound."""
+    """Add a remark, with a bound, on a common factor of all workers' steps, which the simulator lacks."""
     known = list[Doubles]()
     for each in measured:
         cells = zip(each.worker.tolist(), each.samples.tolist(), strict=True)
         factors = each.compute_s / np.array([means[cell] for cell in cells])
         known += together(each.worker, each.released_s, factors)
     if not known:
-        found.unknown.append("a common slow factor of all workers: too few steps to tell; taken as none")
+        found.unknown.append("a common slow factor of all workers: too few steps to tell; assumed absent")
         return
     r, low, high = np.mean(known, axis=0)
-    said = "and is there: barriers wait less than is predicted" if low > 0.1 else "taken as none"
+    said = "and present: barriers wait less than predicted" if low > 0.1 else "assumed absent"
     bound = f"steps at the same time are correlated by {r:+.2f} ({low:+.2f} to {high:+.2f})"
     found.unknown.append(f"a common slow factor of all workers: {bound}; {said}")
 
@@ -257,7 +255,7 @@ def _slowness(means: dict[tuple[int, int], float], workers: int) -> tuple[list[f
 
 
 def _line(base: dict[int, float]) -> tuple[float, float]:
-    """Return seconds a step and seconds a sample; of one batch alone, no step is free and no sample."""
+    """Return seconds per step and per sample; with a single batch size, each has a positive lower bound."""
     batches, seconds = np.array(list(base), dtype=float), np.array(list(base.values()))
     if len(base) == 1:
         return 0.0, float(seconds[0] / batches[0])
@@ -313,7 +311,7 @@ def _fit_service(
         and not isinstance(run.experiment.strategy.compositions[0].placement, Collective)
     ]
     if not loads:
-        found.unknown.append("service: no run reported what pushes cost its server; taken as no time")
+        found.unknown.append("service: no run reported its server's time for pushes; assumed to be zero")
         return 0.0, 0.0
     each_s = [_of_message(load["serving_s"] / load["pushes"], coding) for load, _, coding in loads]
     decisions = [(load["handled_s"] - load["serving_s"]) / load["pushes"] for load, _, _ in loads]
@@ -332,7 +330,7 @@ def _fit_service(
 
 
 def _of_message(push_and_answer_s: float, coding: Coding) -> float:
-    """Return the seconds of a push or an answer at a server, alike, without codecs."""
+    """Return the server's seconds for any push or answer, without codecs."""
     return max(SHORTEST_S, push_and_answer_s - coding.server_decodes - coding.server_encodes) / 2
 
 
@@ -422,7 +420,7 @@ def _fit_hop(found: Fit, passages: Sequence[Passage], latencies: Sequence[Double
     median, alone = float(np.median(took)), float(np.median(np.concatenate(latencies)))
     doubt = min(max(abs(float(took.mean()) - median), median - alone), 0.9 * median)
     found.fitted[HOP] = Fitted(median, median - doubt, median + doubt, "messages to the servers")
-    found.unknown.append("latency between workers: not measured; taken as the median to the servers")
+    found.unknown.append("latency between workers: not measured; assumed equal to the median to the servers")
     return median
 
 
@@ -444,11 +442,11 @@ def _passage(each: Exchanges, service_s: tuple[float, float]) -> Passage:
 
 
 def _fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequence[Passage]) -> float:
-    """Fit the rate of a link that all messages share, Mbit/s: processes of one machine are one, too."""
+    """Fit the rate of a link shared by all messages, Mbit/s; processes of one machine share a link too."""
     largest = max(int(each.bytes_up.max()) for each in measured)
     alone = seconds_alone(passages)
     if alone is None:
-        found.unknown.append(f"{AT_ONCE}: too few messages; taken as none")
+        found.unknown.append(f"{AT_ONCE}: too few messages; assumed absent")
     value, low, high = (max(_NOTHING_S, each) for each in alone or (0.0, 0.0, 0.0))
     found.fitted[AT_ONCE] = Fitted(value, min(low, value), max(high, value), f"{len(passages)} runs")
     for way, whither in enumerate(("to the servers", "back")):
@@ -456,17 +454,19 @@ def _fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequen
         company = float(np.concatenate(passing).mean())
         found.fitted[company_of(whither)] = Fitted(company, company, company, "when they begin to pass")
     bound = f"at least {MBIT * largest / min(float(each.up_s.min()) for each in measured):.3g} Mbit/s"
-    found.unknown.append(f"bandwidth: all messages have one size; {bound}, and what it costs is latency")
+    found.unknown.append(
+        f"bandwidth: all messages have one size; {bound}, and its cost is part of the latency"
+    )
     return MBIT * largest / value
 
 
 def company_of(whither: str) -> str:
-    """Return the name of the number of concurrent messages in `fitted`."""
+    """Return the name in `fitted` of the number of concurrent messages."""
     return f"messages that pass at once {whither}, mean"
 
 
 def _say_links(found: Fit, link: MeasuredLink, classes: SizeClasses | None) -> None:
-    """Add remarks on the measured link rates: of each link alone, of all at once, and by size."""
+    """Add remarks on the measured link rates: single links, concurrent links, and by message size."""
     if link.up_mbit_s:
         said = f"{link.up_mbit_s:.4g} to a worker and {link.down_mbit_s:.4g} back, each alone"
         said += f"; {link.at_once_mbit_s:.4g} to one from all at once" if link.at_once_mbit_s else ""
@@ -484,7 +484,7 @@ def _passing_s(
     mbit_s: float,
     rates: Sequence[tuple[float, float]] = (),
 ) -> Doubles:
-    """Return the transfer times of messages that share a link of that rate equally.
+    """Return the transfer times of messages that share a link with that rate equally.
 
     At most it had the rate of its size.
 
@@ -499,7 +499,7 @@ def _passing_s(
 
 
 def _queued(each: Exchanges, busy_s: float) -> Booleans:
-    """Return which pushes probably waited for the server: they follow another one within its service."""
+    """Return a mask of pushes that probably queued: they follow another one within its service time."""
     return np.diff(each.arrived_s, prepend=-np.inf) < 1.5 * busy_s
 
 

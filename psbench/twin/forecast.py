@@ -24,7 +24,7 @@ _BATCHES = 400
 
 @dataclass(frozen=True, repr=False)
 class Ranking(Predictions):
-    """Predictions that draw and write themselves."""
+    """Predictions that can draw and write themselves."""
 
     def chart(self, width: int = 640) -> Sheet:
         """Return the predicted seconds with their bands, by setting or by strategy."""
@@ -34,7 +34,7 @@ class Ranking(Predictions):
         return stack([prediction_figure(self).chart], width)
 
     def write(self, path: str | Path) -> Path:
-        """Write the table and the chart as a page (.html), or the chart alone (.svg, .png, .pdf).
+        """Write the table and the chart as a page (.html), or only the chart (.svg, .png, .pdf).
 
         Raises
         ------

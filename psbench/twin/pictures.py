@@ -1,4 +1,4 @@
-"""The report of a validation: its table, and of each strategy the timelines and quantiles of run and twin."""
+"""The report of a validation: its table, and each strategy's timelines and quantiles of run and twin."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from psbench.twin.validation import LiveAndTwin, Validation
 _QUANTILES, _SPANS = 40, 160
 #: pixels of a panel of quantiles: two of them stand side by side in half of the page
 _PANEL = 178, 92
-_HOW = "Points on the line: as often as long. Above it the twin's are longer."
+_HOW = "On the line the distributions are equal; above it the twin's times are longer."
 
 
 def write_report(found: Validation, path: Path) -> Path:
-    """Write the report as one HTML file, whole or not at all, and return its path."""
+    """Write the report as one HTML file atomically, and return its path."""
     reasons = sorted({reason for cell in found.cells for reason in cell.idle_by_reason})
     text = page(
         "twin.html",
@@ -86,7 +86,7 @@ def _cells(cell: LiveAndTwin, found: Validation) -> list[str]:
 
 
 def _figures(live: Run, twin: Run) -> Iterator[Figure]:
-    """Yield the timelines of a run and its twin under one another, and quantiles against quantiles."""
+    """Yield the timelines of a run and its twin, and a quantile-quantile plot."""
     spans = [window(timeline(run.log), limit=_SPANS) for run in (live, twin)]
     end = min(float(each["end_s"].max()) for each in spans)
     named = [
@@ -101,7 +101,7 @@ def _figures(live: Run, twin: Run) -> Iterator[Figure]:
 
 
 def quantiles(live: Run, twin: Run) -> pd.DataFrame:
-    """Return equal quantiles of both runs' steps, messages and times between versions.
+    """Return the same quantiles of both runs' steps, messages and times between versions.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def _distributions(run: Run) -> dict[str, Doubles]:
 
 
 def quantile_chart(table: pd.DataFrame) -> Any:
-    """Draw the quantiles of `quantiles`, one panel for each distribution, with the line of equal ones."""
+    """Draw `quantiles`, one panel for each distribution, with the line of equality."""
     panels = [_panel(each, str(what)) for what, each in table.groupby("what", sort=False)]
     found: alt.ConcatChart = alt.concat(*panels, columns=2, spacing=14)
     return found.properties(

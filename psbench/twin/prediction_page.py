@@ -45,9 +45,12 @@ def prediction_figure(found: Predictions) -> Figure:
     known = table[table["value"].notna()]
     title = "seconds of an epoch" if found.target is None else f"seconds to {found.target:g}"
     best, same = found.best()
-    told = f"fastest: {best}; not distinguishable from it: {', '.join(same) or 'none'}"
+    fastest = f"fastest: {best}; not distinguishable from it: {', '.join(same) or 'none'}"
     missing = [row.title for row in found.rows if found.target is not None and row.target_s is None]
-    said = [told, *([f"does not get there with every seed: {', '.join(missing)}"] if missing else [])]
+    said = [
+        fastest,
+        *([f"does not reach the target with every seed: {', '.join(missing)}"] if missing else []),
+    ]
     draw = _curves if found.over else _bars
     chart = draw(known, found.over, title).properties(
         width="container",
@@ -107,12 +110,12 @@ def check_format(path: Path) -> None:
     ParameterError, SpecError
     """
     if path.suffix not in FORMATS:
-        raise ParameterError(f"{path}: a prediction is written as {', '.join(FORMATS)}; give such a name")
+        raise ParameterError(f"{path}: the name of a prediction must end in {', '.join(FORMATS)}")
     check_writable(path.absolute().parent)
 
 
 def write_prediction(found: Predictions, path: Path) -> Path:
-    """Write a prediction as a page, or its chart alone, whole or not at all; returns the path."""
+    """Write a prediction as a page, or only its chart, atomically; return the path."""
     check_format(path)
     figure = prediction_figure(found)
     path.parent.mkdir(parents=True, exist_ok=True)

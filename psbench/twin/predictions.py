@@ -51,18 +51,18 @@ class Predicted:
 
     @property
     def starved(self) -> Sequence[str]:
-        """The workers that are starved in the first run, a line each."""
+        """The starved workers of the first run, one per line."""
         return self.runs[0].starved
 
     @property
     def judged_by(self) -> Band:
-        """The band that decides the ranking: time to the target, or else per epoch."""
+        """The band that determines the ranking: time to the target, or else per epoch."""
         return self.target_s or self.epoch_s
 
 
 @dataclass(frozen=True, repr=False)
 class Predictions:
-    """Strategies on one profile, the quickest first (along a curve: in its order)."""
+    """Strategies on one profile, fastest first (along a curve: in its order)."""
 
     rows: Sequence[Predicted]
     target: float | None

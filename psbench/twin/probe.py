@@ -103,7 +103,7 @@ def calibrate(
 
 
 def measured_link(experiment: Experiment) -> MeasuredLink | None:
-    """Return the median link between Dask workers; None if there are not two, or they are cut off."""
+    """Return the median link between Dask workers; None with fewer than two, or without connections."""
     from statistics import median
 
     from psbench.backends.dask import diagnose

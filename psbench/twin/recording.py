@@ -1,4 +1,4 @@
-"""The live runs of a validation: made in turns, kept in a folder, and read to be judged again."""
+"""The live runs of a validation: executed in turns, stored in a folder, and read again for evaluation."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ class Recorded:
     link: MeasuredLink | None = None
 
     def save(self, folder: str | Path) -> None:
-        """Write all runs to a folder, and last the file that makes it a record."""
+        """Write all runs to a folder, and then the index file."""
         for name, runs in self.runs.items():
             for number, run in enumerate(runs):
                 run.save(Path(folder) / name / str(number), overwrite=True)
         self.save_facts(folder)
 
     def add(self, name: str, run: Run, folder: str | Path | None) -> None:
-        """Add a run, and write it to the folder at once: the next one may fail after an hour."""
+        """Add a run, and write it to the folder immediately: the next one may fail after an hour."""
         runs = self.runs.setdefault(name, [])
         runs.append(run)
         if folder is not None:
@@ -100,7 +100,7 @@ class Recorded:
             self.save_facts(folder)
 
     def save_facts(self, folder: str | Path) -> None:
-        """Write the file that makes a folder of runs a record."""
+        """Write the index file of a folder of runs."""
         counts = {name: len(runs) for name, runs in self.runs.items()}
         facts = {"version": _VERSION, "runs": counts, "failed": self.failed, "load": self.load}
         facts |= {"seconds": self.seconds, "emulated": self.emulated, "link": self.link}
@@ -124,7 +124,9 @@ class Recorded:
         for name, count in facts.runs.items():
             there = len([*(folder / name).iterdir()]) if (folder / name).is_dir() else 0
             if count > there:
-                raise DataError(f"{file}: runs.{name}: says {count} runs, and {folder / name} has {there}")
+                raise DataError(
+                    f"{file}: runs.{name}: declares {count} runs, but {folder / name} has {there}"
+                )
         if "fit" not in facts.runs:
             raise DataError(f"{file}: runs: has no fit, to which a cluster is fitted")
         runs = {
@@ -147,7 +149,7 @@ class _Facts(FileData):
 
 
 def emulated(workers: int, kinds: bool = False) -> Experiment:
-    """Return digits and a small network on machines that are emulated by waiting.
+    """Return an experiment with digits and a small network on machines emulated by waiting.
 
     With `kinds`, of two kinds in turn, so that few are of the same kinds as many.
     """
@@ -173,7 +175,7 @@ def record(
     on_step: Callable[[str], None] = lambda text: None,
     folder: str | Path | None = None,
 ) -> Recorded:
-    """Run everything live, in turns, so that disturbances of the machine affect all strategies alike.
+    """Run everything live, in turns, so that disturbances of the machine affect all strategies equally.
 
     Every run has a seed of its own. Strategies that shared one would share the draws of the machines that are
     emulated, and their errors would be one error, counted once for each strategy.

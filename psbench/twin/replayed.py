@@ -19,7 +19,7 @@ _LONGER = 1.5
 
 
 def played_again(run: Run) -> Run:
-    """Return a simulated run with the steps and messages of a live one, each as long as it took, in order.
+    """Return a simulated run with the measured times of a live run's steps and messages, in order.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def played_again(run: Run) -> Run:
 
 
 def without_gradients(experiment: Experiment) -> Experiment:
-    """Return the experiment for timing only, if its strategy and its stop decide without losses."""
+    """Return the experiment as timing-only, if its strategy and its stop rules do not need losses."""
     needy = [each.needs_gradients for each in experiment.strategy.compositions]
     return experiment if any(needy) or experiment.reads_validation else experiment.but(timing_only=True)
 
@@ -50,7 +50,7 @@ def _epochs(experiment: Experiment) -> dict[str, Any]:
 
 
 def own_times(log: EventLog, workers: int) -> dict[str, Any]:
-    """Return a cluster whose steps and messages take the measured times of a run, in its order."""
+    """Return a cluster with the measured times of a run's steps and messages, in order."""
     found = exchanges_of(log)
     own = [_series(found, _cancelled(log, worker), worker) for worker in range(workers)]
     ends = [[*up] or [SHORTEST_S] for _, up, _ in own] + [[*down] or [SHORTEST_S] for _, _, down in own]
@@ -76,7 +76,7 @@ def _series(
 
 
 def _cancelled(log: EventLog, worker: int) -> list[tuple[float, float]]:
-    """Return when each step began and ended that was cancelled."""
+    """Return the begin and end of each cancelled step."""
     found, released = [], -1.0
     for row in log.rows():
         if row["worker"] == worker and row["kind"] == Kind.RELEASE:
@@ -87,7 +87,7 @@ def _cancelled(log: EventLog, worker: int) -> list[tuple[float, float]]:
 
 
 def _hop_s(found: Exchanges, workers: int) -> float:
-    """Return the latency for which a ring of all workers takes as long as the run's collectives."""
+    """Return the latency for which a simulated ring takes as long as the run's collectives."""
     took = found.collective_s[found.collective_s > 0]
     # a ring has 2 (n - 1) hops, and is ordered and confirmed by a message each
     return float(took.mean()) / (2 * workers) if len(took) else 0.0

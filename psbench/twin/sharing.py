@@ -19,7 +19,7 @@ _SHORTEST_S = 1e-5
 
 
 class Passage(NamedTuple):
-    """A run's messages to the servers and back: when they began, and took, (n,) of each way; seconds.
+    """A run's messages to the servers and back: begin and duration in seconds, (n,) for each direction.
 
     `worker`: (n,). `counts`: (n,), whether nothing else is known to have kept one, as a server's queue.
     """
@@ -31,7 +31,7 @@ class Passage(NamedTuple):
 
 
 def shared_s(begin_s: Doubles, alone_s: float) -> Doubles:
-    """Return the times of messages that share a link equally, each `alone_s` by itself; seconds.
+    """Return the times in seconds of messages that share a link equally; alone each takes `alone_s`.
 
     >>> shared_s(np.array([0.0, 0.5]), 1.0).tolist()
     [1.5, 1.5]

@@ -42,7 +42,7 @@ def size_classes(seconds: Mapping[int, Sequence[float]]) -> SizeClasses | None:
     Returns
     -------
     SizeClasses or None
-        None if there is one size only: what its bytes cost cannot be told from the latency.
+        None if there is one size only: the cost of its bytes cannot be separated from the latency.
 
     Examples
     --------

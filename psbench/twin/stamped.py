@@ -26,7 +26,7 @@ _TOO_MUCH, _WITHIN = 0.02, 4
 
 
 class Cores(NamedTuple):
-    """Cores that a machine's workers share, with a 90 % interval, or the reason for a missing fit."""
+    """Number of cores that workers share, with a 90 % interval, or the reason for a missing fit."""
 
     value: float
     low: float
@@ -95,7 +95,7 @@ def stamps_of(run: Run) -> Stamps | None:
             },
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"the run's stamps are cut off ({error}); run it again") from None
+        raise DataError(f"the run's stamps are truncated ({error}); run it again") from None
     for worker, clocks in found.clocks.items():
         _check_clock(worker, clocks)
     return found
@@ -111,14 +111,14 @@ def _seconds(text: str | Sequence[Sequence[float]]) -> Doubles:
 
 
 def _check_clock(worker: int, clocks: Doubles) -> None:
-    """Raise DataError if a clock's difference after a run is another than before, beyond the round trips."""
+    """Raise DataError if a clock's offset changed during a run by more than the round trips."""
     if len(clocks) < 2:
         return
     (before, first_s), (after, last_s) = clocks[0], clocks[-1]
     if (apart := abs(after - before)) > (first_s + last_s) / 2 + _DRIFT_S:
         raise DataError(
-            f"the clocks of worker {worker} and the coordinator run apart: by {apart:.3g} s during the run; "
-            "set them (NTP), and measure again"
+            f"the clocks of worker {worker} and the coordinator drift apart by {apart:.3g} s during the "
+            "run; synchronise them (NTP), and measure again"
         )
 
 
@@ -185,7 +185,7 @@ def _none(why: str) -> Cores:
 
 
 def _spans(stamps: Stamps) -> tuple[Doubles, Doubles, Doubles, Doubles]:
-    """Return when steps began and were computed, by one clock, their CPU time, and the waits in them."""
+    """Return begin, end, CPU time and internal waits of steps, on one clock."""
     parts = []
     for worker, rows in stamps.workers.items():
         one = rows["steps"] == 1
@@ -196,7 +196,7 @@ def _spans(stamps: Stamps) -> tuple[Doubles, Doubles, Doubles, Doubles]:
 
 
 def _under_way(begin: Doubles, end: Doubles) -> Doubles:
-    """Return the number of concurrent steps from each moment at which one begins or ends."""
+    """Return the number of concurrent steps from each begin or end of a step."""
     moments = np.sort(np.concatenate([begin, end]))
     begun, ended = (np.searchsorted(np.sort(each), moments, "right") for each in (begin, end))
     found: Doubles = (begun - ended).astype(np.float64)

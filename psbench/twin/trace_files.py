@@ -38,7 +38,7 @@ _LATEST_S = 1e12
 
 
 def read_meetings(paths: Sequence[str | Path]) -> Meetings:
-    """Read a trace: one file or run, or a file of torch's for each rank.
+    """Read a trace: one file or run, or one torch file per rank.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def read_meetings(paths: Sequence[str | Path]) -> Meetings:
         raise DataError("diagnose: give a file, or one for each rank")
     alone = [path for path in found if path.is_dir() or path.suffix.lower() == ".csv"]
     if alone and len(found) > 1:
-        raise DataError(f"{alone[0]}: has all workers, and is read alone; leave out the other files")
+        raise DataError(f"{alone[0]}: contains all workers; remove the other files")
     if found[0].is_dir():
         return _of_run(found[0])
     if found[0].suffix.lower() == ".csv":
@@ -64,7 +64,7 @@ def read_meetings(paths: Sequence[str | Path]) -> Meetings:
             raise DataError(f"{path}: has neither traceEvents (torch profiler) nor entries (Flight Recorder)")
         rank, own, done = read(plain, path)
         if rank in spans:
-            raise DataError(f"{path}: is of rank {rank}, as a file before it; give one for each rank")
+            raise DataError(f"{path}: is a second file of rank {rank}; give one for each rank")
         spans[rank], ends[rank] = own, done
     return _whole(_one_clock(spans, ends), ", ".join(path.name for path in found))
 
@@ -74,19 +74,19 @@ def _rank_of(given: Any, path: Path) -> str:
         return str(given)
     number = _RANK.search(path.stem)
     if number is None:
-        raise DataError(f"{path}: says no rank, and neither does its name; call it as rank_0.json")
+        raise DataError(f"{path}: has no rank, nor does its name; name it like rank_0.json")
     return number[1]
 
 
 def _mappings(plain: Mapping[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
-    """Return the mappings in a list of a trace; other elements do not concern steps."""
+    """Return the mappings in a list of a trace; other elements are not steps."""
     if not isinstance(plain[name], list):
-        raise DataError(f"{path}: {name} is no list")
+        raise DataError(f"{path}: {name} is not a list")
     return [each for each in plain[name] if isinstance(each, dict)]
 
 
 def _seconds(value: Any, unit: float) -> float:
-    """Return a time of a trace.
+    """Return a time from a trace.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def _seconds(value: Any, unit: float) -> float:
 def _of_profiler(
     plain: Mapping[str, Any], path: Path
 ) -> tuple[str, dict[int, tuple[float, float]], dict[int, float]]:
-    """Return a rank, its steps until their last collective begins, and when that ended."""
+    """Return a rank, its steps up to the start of their last collective, and the end of that collective."""
     about = plain.get("distributedInfo")
     rank = _rank_of(about.get("rank") if isinstance(about, dict) else None, path)
     steps, collectives = {}, []
@@ -113,7 +113,7 @@ def _of_profiler(
         try:
             begin, length = _seconds(event["ts"], 1e-6), _seconds(event["dur"], 1e-6)
         except (KeyError, TypeError, ValueError, OverflowError):
-            raise DataError(f"{path}: event {name!r} has no ts and dur; is the trace cut off?") from None
+            raise DataError(f"{path}: event {name!r} has no ts and dur; is the trace truncated?") from None
         if step := _STEP.search(name):
             steps[int(step[1])] = begin, begin + length
         elif _COLLECTIVE.search(name):
@@ -153,7 +153,7 @@ def _of_recorder(
         except (KeyError, TypeError, ValueError, OverflowError):
             raise DataError(
                 f"{path}: an entry has no collective_seq_id and times in ns that are numbers; is the dump "
-                "cut off?"
+                "truncated?"
             ) from None
     rows.sort()
     spans = {number: (before[2], max(asked, before[2])) for before, (number, asked, _) in pairwise(rows)}
@@ -172,16 +172,16 @@ def _of_csv(path: Path) -> StepSpans:
     except OSError as error:
         raise DataError(f"{path}: {(error.strerror or 'it cannot be read').lower()}") from None
     except ValueError as error:
-        raise DataError(f"{path}: is no CSV file ({str(error).splitlines()[0]})") from None
+        raise DataError(f"{path}: is not a CSV file ({str(error).splitlines()[0]})") from None
     if missing := [name for name in columns if name not in frame.columns]:
         raise DataError(f"{path}: has no column {missing[0]!r}; expected {', '.join(columns)}")
     if frame.empty:
-        raise DataError(f"{path}: has no rows below its head")
+        raise DataError(f"{path}: has no rows below its header")
     _refuse_rows(path, frame["worker"].isna(), "worker has no name")
     for name in columns[1:]:
         frame[name] = numbers_of(frame[name])
-        _refuse_rows(path, frame[name].isna(), f"{name} is no number")
-    _refuse_rows(path, frame["step"] % 1 != 0, "step is no whole number")
+        _refuse_rows(path, frame[name].isna(), f"{name} is not a number")
+    _refuse_rows(path, frame["step"] % 1 != 0, "step is not a whole number")
     for name in columns[2:]:
         _refuse_rows(path, frame[name].abs() >= _LATEST_S, f"{name} is too large for a time in seconds")
     spans: StepSpans = defaultdict(dict)
@@ -198,7 +198,7 @@ def _refuse_rows(path: Path, wrong: pd.Series[bool], what: str) -> None:
 
 
 def _of_run(folder: Path) -> Meetings:
-    """Return the meetings of a run of psbench under a barrier: pushes of one version."""
+    """Return the synchronised steps of a psbench run with a barrier: pushes of one version."""
     found = exchanges_of(Run.load(folder).log).settled()
     spans: StepSpans = defaultdict(dict)
     rounds: dict[float, int] = {}
@@ -207,12 +207,14 @@ def _of_run(folder: Path) -> Meetings:
         spans[f"worker {worker}"][rounds.setdefault(begun, len(rounds))] = begun, arrived
     met = set.intersection(*(set(own) for own in spans.values()))
     if len(met) < len(rounds) / 2:
-        raise DataError(f"{folder}: its workers do not meet; `psbench report` shows for whom each waited")
+        raise DataError(
+            f"{folder}: its workers do not synchronise; `psbench report` shows for whom each waited"
+        )
     return _whole(spans, str(folder))
 
 
 def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> StepSpans:
-    """Set all clocks by the ends of collectives, which are the same moment for all."""
+    """Align all clocks at the ends of collectives, which are simultaneous."""
     first, *others = sorted(spans)
     set_spans = {first: spans[first]}
     for rank in others:
@@ -226,7 +228,9 @@ def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> Ste
         left = ahead - offset - drift * (times - times[0])
         whole = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
         if np.median(np.abs(left)) > _APART * whole:
-            raise DataError(f"the clocks of rank {rank} and rank {first} run apart: no line sets them")
+            raise DataError(
+                f"the clocks of rank {rank} and rank {first} differ by more than a constant drift"
+            )
 
         def moved(at: float, offset: float = offset, drift: float = drift, zero: float = times[0]) -> float:
             return at - offset - drift * (at - zero)
@@ -236,7 +240,7 @@ def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> Ste
 
 
 def _whole(spans: StepSpans, where: str) -> Meetings:
-    """Return the steps that all workers have; only the first and the last may be missing for some."""
+    """Return the steps common to all workers; only the first and the last may be missing for some."""
     workers = sorted(spans, key=lambda name: (len(name), name))
     common = set.intersection(*(set(own) for own in spans.values()))
     if not common:

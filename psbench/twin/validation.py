@@ -32,7 +32,7 @@ TARGET = 0.9
 
 
 class LiveAndTwin(NamedTuple):
-    """A strategy live and predicted.
+    """A strategy's live runs and predictions.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Validation:
     pairs: dict[str, tuple[Run, Run]] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
-        """Return the table in words and numbers, errors as they were obtained."""
+        """Return the table and its conclusions as text."""
         lines = [f"load before: {self.load:.2f} a core; it took {self.seconds:.0f} s", ""]
         lines += [
             f"(a) {name}: with its own times {percent(error, 3, '+')}" for name, error in self.replays.items()
@@ -176,15 +176,17 @@ class Validation:
                 yield f"not reached: {cell.name}, {percent(cell.error, 1, '+')}: {self._cause(cell)}"
         if found := self.winners():
             verdict = "right" if found["right"] else "WRONG"
-            told = f", which is {percent(found['behind'], 1)} behind live: {verdict}"
-            yield f"(c) quickest an epoch: {found['live']} live, {found['predicted']} predicted{told}"
+            yield (
+                f"(c) quickest an epoch: {found['live']} live, {found['predicted']} predicted, which is "
+                f"{percent(found['behind'], 1)} behind live: {verdict}"
+            )
 
     def _cause(self, cell: LiveAndTwin) -> str:
         """Return the likely cause of a cell's deviation from its twin."""
         replay = self.replays.get(cell.name)
         said = "" if replay is None else f"with its own times {percent(replay, 2, '+')}, so "
         if cell.step_error is None or cell.message_error is None:
-            return f"{said}its workers compute while they send, and what took longer is not told"
+            return f"{said}its workers compute while they send, so the cause cannot be determined"
         return (
             f"{said}the twin's steps are {percent(cell.step_error, 1, '+')} and its messages "
             f"{percent(cell.message_error, 1, '+')} off those of the live runs"
@@ -204,7 +206,7 @@ class Validation:
 
 
 def _widths(cells: Sequence[LiveAndTwin]) -> str:
-    """Return the likely cause of bands that hold too few or too many live runs."""
+    """Return the likely cause of bands that contain too few or too many live runs."""
     band, live = (
         statistics.median(getattr(c, f"{which}_width") for c in cells) for which in ("band", "live")
     )
@@ -328,7 +330,7 @@ def _error_to_target(live: Sequence[Measures], twins: Sequence[Measures]) -> flo
 
 
 def _idle_by_reason(runs: Sequence[Run]) -> dict[str, float]:
-    """Return the mean share of their time that workers waited, by reason; points of a hundred."""
+    """Return the mean share of time that workers waited, by reason, in percent."""
     found: dict[str, float] = {}
     for run in runs:
         shares = idle(run.log).groupby("reason", observed=True)["fraction"].sum()
@@ -339,7 +341,7 @@ def _idle_by_reason(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _error_of(what: str, live: Sequence[Run], twins: Sequence[Run]) -> float | None:
-    """Return the relative error of the twins' step time, or (`up_s`) of a push and its answer together."""
+    """Return the relative error of the twins' step time, or with `up_s` that of a push and its answer."""
     means = []
     try:
         for runs in (live, twins):

@@ -28,7 +28,7 @@ Series = Sequence[Doubles]
 
 
 def variation_of(series: Series) -> tuple[dict[str, Any], str]:
-    """Return the step-time part for series of factors of mean 1, one for each worker and run, and why it is.
+    """Return the step-time part for series of factors with mean 1, one per worker and run, with a reason.
 
     A log-normal over a shift, whose logarithm is an AR(1), if the Kolmogorov-Smirnov test of its innovations
     does not reject it; else the measured factors, of which blocks are drawn (a circular block bootstrap).
@@ -126,7 +126,7 @@ def together(worker: Array, begun_s: Doubles, factors: Doubles) -> Series:
 
 
 def correlation(series: Series) -> float:
-    """Return the correlation of a value with the one before, over all series; 0 of too few."""
+    """Return the correlation of a value with the previous one, over all series; 0 for too few values."""
     pairs = [(each[:-1] - each.mean(), each[1:] - each.mean()) for each in series if len(each) > 2]
     before, after = (np.concatenate([pair[i] for pair in pairs] or [np.zeros(0)]) for i in (0, 1))
     size = float(np.sqrt((before**2).sum() * (after**2).sum()))
@@ -134,14 +134,14 @@ def correlation(series: Series) -> float:
 
 
 def half_width(values: Doubles, level: float = 0.9) -> float:
-    """Return the half-width of a confidence interval of a mean, with the values' own correlation."""
+    """Return the half-width of a confidence interval of a mean, allowing for autocorrelation."""
     rho = max(0.0, correlation([values]))
     effective = max(2.0, len(values) * (1.0 - rho) / (1.0 + rho))
     return float(stats.t.ppf((1 + level) / 2, effective - 1) * values.std() / math.sqrt(effective))
 
 
 def kept(values: Doubles, most: int = _KEPT) -> list[float]:
-    """Return at most `most` of the values, in eight evenly spaced stretches, with three digits.
+    """Return at most `most` values, in eight evenly spaced blocks, with three digits.
 
     Stretches keep what follows each other. The kept ones are scaled to the mean of all.
     """
@@ -158,7 +158,7 @@ def _rounded(value: float) -> float:
 
 
 def _shifted_lognormal(factors: Doubles) -> tuple[float, float]:
-    """Return the shift and sigma of the greatest likelihood, of factors of mean 1."""
+    """Return the maximum-likelihood shift and sigma of factors with mean 1."""
     best = (-math.inf, 0.0, 0.0)
     for share in np.linspace(0.0, 0.95, _SHIFTS):
         shift = float(share * factors.min())

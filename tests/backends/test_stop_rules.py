@@ -51,7 +51,7 @@ def test_patience_with_a_metric_goes_by_the_way_that_is_better():
         mine.but(metrics={"f1": f1["function"]})
     with pytest.raises(UnknownName, match="did you mean 'f1'"):
         mine.but(stop={"patience": 2, "patience_metric": "f2"})
-    with pytest.raises(ParameterError, match="Give patience too"):
+    with pytest.raises(ParameterError, match="also set patience"):
         Stop(epochs=2, patience_metric="f1")
 
 

@@ -172,7 +172,7 @@ def test_a_line_that_begins_late_is_not_drawn_from_the_start():
 
 
 def test_a_streamed_chart_needs_to_know_its_labels():
-    with pytest.raises(ParameterError, match=r"'rows' is streamed: say which values of 'label'"):
+    with pytest.raises(ParameterError, match=r"'rows' is streamed: give the values that 'label'"):
         charts.curve("rows")
 
 

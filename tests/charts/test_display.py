@@ -152,7 +152,7 @@ def test_a_figure_of_a_paper_has_the_size_font_and_units_of_one(runs, tmp_path):
         assert ">Validation loss<" not in svg  # the caption says it
         box = re.search(rb"/MediaBox ?\[0 0 (\S+) ([\d.]+)", (tmp_path / "figure.pdf").read_bytes()).groups()
         assert [*map(float, box)] == pytest.approx([72 * inches, 72 * high], abs=0.1)
-    with pytest.raises(ParameterError, match=r"written as \.svg or \.pdf"):
+    with pytest.raises(ParameterError, match=r"must end in \.svg or \.pdf"):
         sheet.save(tmp_path / "figure.png")
     for wrong, why in (
         ({"style": "pape"}, "style"),

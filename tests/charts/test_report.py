@@ -163,7 +163,7 @@ def test_a_run_given_twice_is_one_seed_and_is_named(runs, tmp_path):
     found = compare([runs[2], runs[3], again, runs[2]])
     assert [run.experiment.seed for run in found.groups["asp"]] == [0, 1]
     assert found.table()["val_accuracy_ci"][0] > 0
-    assert "asp: seed 0 was given 3 times, and is one run: it counts once" in found.remarks
+    assert "asp: seed 0 was given 3 times with the same run, which counts once" in found.remarks
     alone = compare([runs[2], runs[2]])
     assert alone.table()["n"].tolist() == [1]
     assert "±" not in alone.text(300).split("equal")[0].split("epochs")[0]
@@ -173,7 +173,7 @@ def test_the_same_seed_with_another_log_is_no_further_seed(runs):
     stopped = other(runs[2], rows=len(runs[2].log) // 2, meta={"status": "stopped"})
     found = compare([runs[2], runs[3], stopped])
     assert {label: len(each) for label, each in found.groups.items()} == {"asp #1": 2, "asp #2": 1}
-    assert any(line.startswith("asp #2: has the seeds of another group") for line in found.remarks)
+    assert any(line.startswith("asp #2: repeats the seeds of another group") for line in found.remarks)
 
 
 def test_live_runs_of_one_seed_are_repetitions_and_said_to_be(runs):

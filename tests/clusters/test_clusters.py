@@ -282,11 +282,11 @@ REFUSED = [
     ),
     (
         two(failures=[{"worker": 1, "at_s": 2}, {"worker": 1, "at_s": 3}]),
-        "worker 1 fails at 3 s, when it is not there",
+        "worker 1 fails at 3 s, when it is not in the run",
     ),
     (
         two(failures=[{"worker": 1, "at_s": 2}], joins=[{"worker": 1, "at_s": 3}]),
-        "worker 1 fails at 2 s, when it is not there",
+        "worker 1 fails at 2 s, when it is not in the run",
     ),
     (two(failures=3), "cluster 'custom': failures: must be a list, got 3"),
     (two(joins=[{"worker": 2, "at_s": 1}]), "late join of worker 2, but the workers are 0 to 1"),

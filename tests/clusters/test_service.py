@@ -110,7 +110,7 @@ def test_small_messages_may_achieve_less_of_a_link(link_sharing):
     assert Network(profile).ring(8000, [0, 1]) == pytest.approx(2 * 0.026)
     assert Network(profile).star(4000, 8000, [0]) == pytest.approx(0.026 + 0.018)
     for wrong, problem in {
-        ((8, 2), (0, 8)): "growing sizes",
+        ((8, 2), (0, 8)): "increasing sizes",
         ((0, 0),): "from 0 bytes must be positive",
     }.items():
         with pytest.raises(ps.SpecError, match=problem):

@@ -57,7 +57,7 @@ def test_a_run_takes_the_times_of_its_trace_and_says_that_it_was_repeated(trace,
     run = ps.run(toy_experiment("bsp", cluster=cluster, stop={"updates": 4}))
     slowest = [max(own[step % len(own)] for own in SECONDS) for step in range(4)]
     assert run.summary()["time_s"] == pytest.approx(sum(slowest))
-    assert "worker 1 took 4 steps, and its trace has 1: it was repeated" in "".join(said)
+    assert "worker 1 took 4 steps, but its trace has 1: it was repeated" in "".join(said)
     again = ps.run(ps.Experiment.from_spec(run.experiment.spec()))
     assert again.log.digest() == run.log.digest()
     assert torch.equal(again.parameters, run.parameters)
@@ -198,8 +198,8 @@ BAD = {
     "no step": (lambda _: {"seconds": [[0.1], [], [0.1]]}, "worker 1 has no step"),
     "zero": (lambda _: {"seconds": [[0.1], [0.2, 0], [0.1]]}, "step 1 of worker 1 takes 0.0"),
     "two of them": (lambda _: {"seconds": SECONDS, "factors": [2]}, "factors and seconds are given"),
-    "samples of factors": (lambda _: {"factors": [2], "samples": 4}, "samples is for seconds"),
-    "a block alone": (lambda _: {"factors": [1, 2], "block": 2}, "block is for steps that are drawn"),
+    "samples of factors": (lambda _: {"factors": [2], "samples": 4}, "samples applies only to seconds"),
+    "a block alone": (lambda _: {"factors": [1, 2], "block": 2}, "block applies only if steps are drawn"),
     "no list": (lambda _: {"seconds": [0.1, 0.2, 0.3]}, "seconds.0"),
     "no file": (lambda tmp: {"path": str(tmp / "trace.csv")}, os.strerror(errno.ENOENT)),
     "column": (lambda tmp: written(tmp, "worker,time\n0,1\n"), "has no column 'seconds'"),
@@ -207,10 +207,10 @@ BAD = {
     "seconds": (lambda tmp: written(tmp, "worker,seconds\n0,1\n1,soon\n"), "row 1: seconds is 'soon'"),
     "endless": (lambda tmp: written(tmp, f"worker,seconds\n0,{'9' * 400}\n1,1\n"), "row 0: seconds is 999"),
     "negative": (lambda tmp: written(tmp, "worker,seconds\n0,1\n1,-1\n"), "expected positive seconds"),
-    "gap": (lambda tmp: written(tmp, "worker,seconds\n0,1\n2,1\n"), "has no step of worker 1"),
+    "gap": (lambda tmp: written(tmp, "worker,seconds\n0,1\n2,1\n"), "has no steps of worker 1"),
     "only a head": (lambda tmp: written(tmp, "worker,seconds\n"), "has no steps, only the names"),
-    "a large gap": (lambda tmp: written(tmp, "worker,seconds\n0,1\n900000000,1\n"), "no step of worker 1"),
-    "no first worker": (lambda tmp: written(tmp, "worker,seconds\n1,1\n2,1\n"), "no step of worker 0"),
+    "a large gap": (lambda tmp: written(tmp, "worker,seconds\n0,1\n900000000,1\n"), "no steps of worker 1"),
+    "no first worker": (lambda tmp: written(tmp, "worker,seconds\n1,1\n2,1\n"), "no steps of worker 0"),
     "workers of a file": (lambda tmp: written(tmp, "worker,seconds\n0,1\n"), "has steps of 1 workers"),
     "correlation": (lambda _: {"name": "lognormal", "correlation": 1.1}, "correlation"),
 }  # fmt: skip

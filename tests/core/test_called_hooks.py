@@ -185,7 +185,7 @@ def _known():
 NEVER = {
     "of a job": (
         {"communication": Signs(), "placement": MapReduce()},
-        r"communication 'vain_signs' overrides payload\(\), which is never called where tasks compute plain",
+        r"communication 'vain_signs' overrides payload\(\), which is never called because tasks compute",
     ),
     "policy of a job": (
         {"communication": LatePolicy(), "placement": MapReduce()},
@@ -193,11 +193,11 @@ NEVER = {
     ),
     "receive": (
         {"communication": Receiving(), "aggregation": "model_average"},
-        r"overrides receive\(\), which is never called where workers are sent the model; declare `reply`",
+        r"overrides receive\(\), which is never called because workers are sent the model; declare `reply`",
     ),
     "keep": (
         {"communication": Keeping(), "aggregation": "model_average"},
-        r"overrides keep\(\), which is never called where workers push every step",
+        r"overrides keep\(\), which is never called because workers push every step",
     ),
     "on_vote": ({"communication": Voting()}, r"overrides on_vote\(\), .* declare `pushes` = 'together'"),
     "a hook of the policy": (
@@ -224,14 +224,14 @@ NEVER = {
             "communication": {"name": "every_step", "codec": {"name": "vain_own_floats"}},
             "placement": AllReduce(),
         },
-        "adds up vectors on their way, as floats, .* use codecs 'none' or 'fp16'",
+        "sums float vectors in transit, .* use codecs 'none' or 'fp16'",
     ),
     "a residual in a ring": (
         {
             "communication": {"name": "every_step", "codec": {"name": "fp16", "error_feedback": True}},
             "placement": AllReduce(),
         },
-        "no worker's residual .*; use codecs without error_feedback",
+        "correct only errors of single workers; use codecs without error_feedback",
     ),
 }
 

@@ -133,7 +133,7 @@ class TestSwitch:
     def test_a_request_that_cannot_be_met_is_noted_and_the_run_goes_on(self):
         engine = start(switching())
         assert engine.handle(SwitchRequested(7), 1.0) == [
-            Note("asked to switch to 7, but there are only 0 to 1")
+            Note("asked to switch to 7, but the compositions are 0 to 1")
         ]
         engine.handle(SwitchRequested(1), 1.0)
         assert engine.handle(SwitchRequested(), 1.5) == [Note("asked to switch, but a switch is in progress")]

@@ -120,7 +120,7 @@ def test_ids_that_no_64_bit_number_holds_are_refused_with_their_line(tmp_path):
         CSV(path=str(tmp_path / "long.csv"), **options).load(Streams(0))
     (tmp_path / "mixed.csv").write_text(f"user,a,kind\n{2**53 + 1},2,0\n1.5,3,1\n")
     with pytest.raises(
-        DataError, match=r"column 'user' has fractions, and whole numbers up to 9007199254740992"
+        DataError, match=r"column 'user' has fractions and whole numbers up to 9007199254740992"
     ):
         CSV(path=str(tmp_path / "mixed.csv"), **options).load(Streams(0))
 
@@ -172,7 +172,7 @@ def test_an_index_is_not_learnt_from(tmp_path, kind):
         name = "Unnamed: 0" if kind == "frame" else "__index_level_0__"
         named = frame.reset_index(names=name)
         given = _Columns(named) if kind == "HF" else named
-        with pytest.warns(UserWarning, match=f"column '{name}' is taken for the index"):
+        with pytest.warns(UserWarning, match=f"column '{name}' looks like the index"):
             found = ps.data(given, target="kind")
         assert found.content.features == ("a",)
         kept = ps.data(named, target="kind", features=[name, "a"])  # said to be one: no warning
@@ -184,7 +184,7 @@ def test_an_index_is_not_learnt_from(tmp_path, kind):
         if kind == "saved twice":
             pd.read_csv(path).to_csv(path)
         data = CSV(path=str(path), **options)
-    with pytest.warns(UserWarning, match="is taken for the index of a frame and left out"):
+    with pytest.warns(UserWarning, match="looks like the index of a data frame and is excluded"):
         found = data.load(Streams(0))
     assert found.features == ("a",)
     assert found.train_y.tolist() == frame["kind"].tolist()
@@ -200,7 +200,7 @@ def test_the_index_that_parquet_names_is_left_out(tmp_path, name):
     assert found.features == ("a",)
     assert found.train_y.tolist() == SHUFFLED["kind"].tolist()
     with pytest.raises(
-        ParameterError, match=r"target -1 is the index of a frame .* name the column to learn"
+        ParameterError, match=r"target -1 is the saved index of a data frame.* name the column to learn"
     ):
         Parquet(target=-1, **options).load(Streams(0))
     if name:  # a sharding may go by it
@@ -214,7 +214,7 @@ def test_a_header_of_numbers_has_to_be_said(tmp_path, names, index):
     frame = pd.DataFrame({"a": SECONDS[:9], "b": SECONDS[:9] % 7, "kind": list("xyz") * 3})
     frame.set_axis(names, axis=1).to_csv(tmp_path / "t.csv", index=index)
     given = {"path": str(tmp_path / "t.csv"), "target": -1, "val_rows": 0, "cache": str(tmp_path)}
-    with pytest.raises(DataError, match=r"line 1 .* say which: header: true, or header: false"):
+    with pytest.raises(DataError, match=r"line 1 .* set header: true, or header: false"):
         CSV(**given).load(Streams(0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if index else "error")
@@ -242,11 +242,11 @@ def test_blank_lines_in_front_are_no_header(tmp_path, before):
 UNREADABLE = {
     "UTF-16": (PLAIN.encode("utf-16"), "line 1 is in UTF-16"),
     "UTF-16 without a mark": (PLAIN.encode("utf-16-le"), "line 1 is in UTF-16"),
-    "UTF-32": (PLAIN.encode("utf-32"), "line 1 is in UTF-16, or is no text"),
+    "UTF-32": (PLAIN.encode("utf-32"), "line 1 is in UTF-16, or is not text"),
     "Latin-1": ((PLAIN + "é,1,0\n").encode("latin-1"), "line 42 is not UTF-8 (byte 0xe9)"),
     "no-break space": (
         (PLAIN + "1,\xa01,0\n").encode(),
-        "line 42, column 1 (b): '1' is not a number: it has a",
+        "line 42, column 1 (b): '1' is not a number: it contains the special space",
     ),
     "narrow space": ((PLAIN + "1\u202f000,1,0\n").encode(), "(U+202F)"),
     "other digits": ((PLAIN + "١,1,0\n").encode(), "line 42, column 0 (a): '١' is not a number"),

@@ -140,16 +140,16 @@ def test_a_failed_download_is_a_data_error(tmp_path, monkeypatch, datasets):
     [
         (
             idx(pictures(10, 28, 28))[:-100],
-            "holds fewer values, but says it has 10 x 28 x 28; it is truncated",
+            "holds fewer values, but its header declares 10 x 28 x 28; it is truncated",
         ),
         (idx(pictures(10, 28, 28)) + b"x", "holds more than 7,840 values"),
         (struct.pack(">BBBB65I", 0, 0, 8, 65, *[1] * 65) + b"x", "not an IDX file of bytes in 3 dimensions"),
-        (struct.pack(">BBBB3I", 0, 0, 8, 3, 10, 2**32 - 1, 2**32 - 1), "says it has 10 x 4294967295"),
-        (struct.pack(">BBBB3I", 0, 0, 8, 3, 10, 0, 2**32 - 1), "says it has 10 x 0 x 4294967295"),
+        (struct.pack(">BBBB3I", 0, 0, 8, 3, 10, 2**32 - 1, 2**32 - 1), "its header declares 10 x 4294967295"),
+        (struct.pack(">BBBB3I", 0, 0, 8, 3, 10, 0, 2**32 - 1), "its header declares 10 x 0 x 4294967295"),
         (b"<html>not found</html>", "not an IDX file of bytes"),
         (b"", "not an IDX file of bytes"),
         (b"\0\0\x08\x03\0\0", "not an IDX file of bytes"),
-        (idx(pictures(9, 28, 28)), "has 9 images, and there are 10 labels"),
+        (idx(pictures(9, 28, 28)), "has 9 images, but there are 10 labels"),
     ],
 )
 def test_damaged_files_are_named(mnist, content, message):
@@ -446,7 +446,7 @@ def _says(path, pixels):
         ),
         (
             lambda p: _says(p / "train/cat/9.gif", 5000),
-            r"5000 x 5000 pixels, which \d+ bytes cannot hold",
+            r"5000 x 5000 pixels, which \d+ bytes cannot contain",
         ),
         (lambda p: save(p / "train/cat/9.tif", mode="F"), r"cat/9\.tif: not a readable image .*8 or 16 bits"),
         (lambda p: save(p / "train/dog/9.jpg", (5, 5)), r"dog/9\.jpg: 5 x 5 pixels, but .* set image_size"),

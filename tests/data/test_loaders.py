@@ -35,7 +35,7 @@ WHOLE = TensorDataset(X, Y)
 OWN = RNG.permutation(50)[:30].tolist()
 REST = sorted(set(range(50)) - set(OWN))
 
-pytestmark = pytest.mark.filterwarnings("ignore:data. of a DataLoader")
+pytestmark = pytest.mark.filterwarnings("ignore:data. only the samples that the DataLoader")
 
 
 class Samples:
@@ -153,11 +153,11 @@ def test_loaders_for_each_worker_have_their_shares():
 REFUSED = {
     "weighted": (lambda: WeightedRandomSampler([1.0] * 50, 30), "weight the classes in your own loss"),
     "with replacement": (lambda: RandomSampler(WHOLE, replacement=True), "by chance with replacement"),
-    "some": (lambda: RandomSampler(WHOLE, num_samples=20), "draws 20 of 50 samples by chance"),
+    "some": (lambda: RandomSampler(WHOLE, num_samples=20), "draws 20 of 50 samples at random"),
     "a user's, by chance": (Half, "the Half of the DataLoader draws different samples in every pass"),
     "without end": (Endless, "more than 500 samples in a pass"),
     "again": (lambda: [3, 4, 3], "draws sample 3 more than once in a pass"),
-    "outside": (lambda: [3, 50], "draws sample 50, and there are 50"),
+    "outside": (lambda: [3, 50], "draws sample 50, but there are 50"),
     "none": (lambda: [], "draws no sample"),
     "no numbers": (lambda: ["a"], "'a', which is not the index of a sample"),
 }  # fmt: skip

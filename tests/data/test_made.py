@@ -81,7 +81,7 @@ def test_separation_decides_how_hard_the_mixture_is(separation, low, high):
 
 
 def test_mixture_needs_a_sample_per_class():
-    with pytest.raises(ParameterError, match="3 samples cannot show 5 classes; raise num_samples"):
+    with pytest.raises(ParameterError, match="3 samples are too few for 5 classes; raise num_samples"):
         Mixture(num_samples=3).load(Streams(0))
 
 
@@ -145,7 +145,7 @@ def test_a_set_is_replicated_to_a_size():
 
 
 def test_replicating_refuses_what_cannot_be():
-    with pytest.raises(ParameterError, match="'digits' has 1438 training samples already; set samples to"):
+    with pytest.raises(ParameterError, match="'digits' already has 1438 training samples; set samples to"):
         Replicated(samples=1000).load(Streams(0))
     with pytest.raises(ParameterError, match=r"10{12} of 'digits' would need .*lower samples"):
         Replicated(samples=10**12).load(Streams(0))

@@ -59,7 +59,7 @@ FRAME = pd.DataFrame(X, columns=list("wxyz")).assign(kind=KINDS[Y], site=np.aran
 
 
 def wrapped(loader):
-    with pytest.warns(UserWarning, match="batch size and the order are the experiment's"):
+    with pytest.warns(UserWarning, match="batch size and order come from the experiment"):
         return as_data(loader)
 
 
@@ -387,15 +387,21 @@ def changed(array, place, value):
 BAD = {
     "lengths": (lambda: as_data((X, Y[:-1])), "X has 60 samples, but y 59"),
     "marked": (lambda: as_data((X, np.where(Y == 2, -1, Y))), "y has the label -1, first in row"),
-    "ignored": (lambda: as_data((X, Y, X[:2], [0, -100])), "the label -100, first in row 1, which marks"),
+    "ignored": (
+        lambda: as_data((X, Y, X[:2], [0, -100])),
+        "the label -100, first in row 1, which usually marks",
+    ),
     "validation lengths": (lambda: as_data((X, Y, X, Y[1:])), "X_val has 60 samples, but y_val 59"),
     "NaN": (lambda: as_data((changed(X, (17, 2), np.nan), Y)), "X has nan in row 17, column 2"),
     "infinite target": (lambda: as_data((X, changed(NUMBERS, 3, np.inf))), "y has inf in row 3"),
     "beyond 32 bits": (lambda: as_data((X.astype(float) * 1e60, Y)), "X as a 32-bit float has"),
     "texts as inputs": (lambda: as_data((X.astype(str), Y)), "X has dtype <U"),
-    "objects as inputs": (lambda: as_data((changed(X.astype(object), (0, 0), "no"), Y)), "(there is 'no')"),
+    "objects as inputs": (lambda: as_data((changed(X.astype(object), (0, 0), "no"), Y)), "(such as 'no')"),
     "mixed targets": (lambda: as_data((X, np.array([1, "a"] * 30, dtype=object))), "holding int, str"),
-    "no label": (lambda: as_data((X, np.array(["a", None] * 30, dtype=object))), "y has no value in row 1"),
+    "no label": (
+        lambda: as_data((X, np.array(["a", None] * 30, dtype=object))),
+        "y has a missing value in row 1",
+    ),
     "empty": (lambda: as_data((X[:0], Y[:0])), "X is empty"),
     "no features": (lambda: as_data((X[:, :0], Y)), "X is empty: its shape is (60, 0)"),
     "task": (lambda: ps.data((X, Y), task="classify"), "did you mean 'classification'?"),
@@ -416,7 +422,7 @@ BAD = {
     "fraction as class": (lambda: ps.data((X, NUMBERS), task="classification"), "is not a class"),
     "texts to predict": (lambda: ps.data((X, KINDS[Y]), task="regression"), "holds texts such as"),
     "validation twice": (lambda: ps.data((X, Y, X, Y), validation=(X, Y)), "given twice"),
-    "share of given": (lambda: ps.data((X, Y, X, Y), val_fraction=0.5), "leave out val_fraction = 0.5"),
+    "share of given": (lambda: ps.data((X, Y, X, Y), val_fraction=0.5), "remove val_fraction = 0.5"),
     "share": (lambda: ps.data((X, Y), val_fraction=1.5), "val_fraction"),
     "frame without target": (lambda: as_data(FRAME), "ps.data(frame, target=...)"),
     "no such target": (lambda: ps.data(FRAME, target="kinds"), "did you mean 'kind'?"),
@@ -429,7 +435,7 @@ BAD = {
     "missing label": (lambda: ps.data(FRAME.assign(kind=[None] + ["a"] * 59), target="kind"), "in row 0"),
     "no inputs": (lambda: ps.data(FRAME[["kind"]], target="kind"), "no column is left"),
     "target of arrays": (lambda: ps.data((X, Y), target="kind"), "are for tables"),
-    "changing samples": (lambda: as_data(Changing()), "give it a transform without chance"),
+    "changing samples": (lambda: as_data(Changing()), "use a deterministic transform"),
     "uneven samples": (lambda: as_data(Uneven()), "sample 3 has shape (5,)"),
     "no pair": (lambda: as_data(Single()), "expected a pair (input, target)"),
     "iterable Dataset": (lambda: as_data(DataLoader(Endless())), "Endless is not map-style"),
@@ -442,10 +448,10 @@ BAD = {
     "masked to validate on": (lambda: as_data((X, Y, MASKED, Y)), "X_val is masked in row 3"),
     "masked targets": (lambda: as_data((X, np.ma.masked_equal(Y, Y[0]))), "y is masked in row 0"),
     "a masked sample": (lambda: as_data(Masked()), "input 0 of sample 3 is masked"),
-    "NA in a frame": (lambda: as_data((NULLABLE, Y)), "column 'w' of X has no value in row 5"),
+    "NA in a frame": (lambda: as_data((NULLABLE, Y)), "column 'w' of X has a missing value in row 5"),
     "NA in a column": (lambda: ps.data(NULLABLE.assign(kind=Y), target="kind"), "X has nan in row 5"),
-    "NA as target": (lambda: as_data((X, NULLABLE["w"])), "y has no value in row 5"),
-    "NA among objects": (lambda: as_data((X, [pd.NA, "a"] * 30)), "y has no value in row 0"),
+    "NA as target": (lambda: as_data((X, NULLABLE["w"])), "y has a missing value in row 5"),
+    "NA among objects": (lambda: as_data((X, [pd.NA, "a"] * 30)), "y has a missing value in row 0"),
     "a sparse tensor": (lambda: as_data((torch.from_numpy(X).to_sparse(), Y)), "give its .to_dense()"),
     "sparse targets": (
         lambda: as_data((X, torch.from_numpy(Y).to_sparse())),
@@ -456,7 +462,10 @@ BAD = {
         "input 0 of sample 0 is a tensor of layout",
     ),
     "SciPy's sparse targets": (lambda: as_data((X, csr_array(Y[:, None]))), "y is a sparse matrix"),
-    "a tensor without numbers": (lambda: as_data((torch.zeros(60, 4, device="meta"), Y)), "X is no array"),
+    "a tensor without numbers": (
+        lambda: as_data((torch.zeros(60, 4, device="meta"), Y)),
+        "X is not an array",
+    ),
     "several labels": (lambda: as_data((X[:3], [[1, 1, 0], [0, 0, 1], [0, 0, 0]])), "loss='bce'"),
     "several labels as classes": (
         lambda: ps.data(X[:2], [[1, 1, 0], [0, 0, 1]], task="classification"),
@@ -465,7 +474,7 @@ BAD = {
     "a lazy frame": (lambda: ps.data(Lazy(), target="kind"), "give its .compute()"),
     "chance in a transform of Hugging Face": (
         lambda: as_data(first().with_transform(lambda rows: rows | {"x": torch.rand(len(rows["x"]), 4)})),
-        "sample 0 of the Dataset is another one each time",
+        "sample 0 of the Dataset changes each time",
     ),
     "chance in targets": (lambda: as_data(Changing(lambda place: (X[place], torch.rand(1)))), "sample 0 of"),
     "iterable": (lambda: as_data(iter([1])), "has no length"),
@@ -475,7 +484,7 @@ BAD = {
         lambda: ps.data(first().to_iterable_dataset(), target="label"),
         "data: IterableDataset has no length",
     ),
-    "no split": (lambda: as_data({"test": hugging_face(x=X, label=Y)}), "none called 'train'"),
+    "no split": (lambda: as_data({"test": hugging_face(x=X, label=Y)}), "do not include 'train'"),
     "columns of a worker": (
         lambda: ps.data([FRAME, FRAME[FRAME.columns[::-1]]], target="kind").load(Streams(0)),
         "has inputs called w, x, y, z, site, but worker 1 site, z, y, x, w",
@@ -490,7 +499,7 @@ BAD = {
     ),
     "a class twice": (
         lambda: ps.data((X, KINDS[Y]), classes=["a", "b", "c", "a"]),
-        "classes has a name twice",
+        "classes contains a name twice",
     ),
     "name": (lambda: as_data("digitts"), "did you mean 'digits'?"),
     "options of a name": (lambda: ps.data(Digits(), classes=3), "has options of its own"),
@@ -511,7 +520,7 @@ def test_images_that_are_mirrored_by_chance_are_refused_whatever_the_seed(share)
     for seed in range(20):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            with pytest.raises(DataError, match="is another one each time it is read"):
+            with pytest.raises(DataError, match="changes each time it is read"):
                 as_data(Flipped(share))
 
 

@@ -63,7 +63,7 @@ def drawing(batch):
 
 
 def loaded():
-    with pytest.warns(UserWarning, match="batch size and the order are the experiment's"):
+    with pytest.warns(UserWarning, match="batch size and order come from the experiment"):
         return as_data(DataLoader(Samples(list(zip(NAMED, KINDS, strict=True))), collate_fn=padding))
 
 
@@ -216,28 +216,28 @@ BAD = {
     "target": (lambda: ps.data({"a": LEFT, "b": ALIKE}), "ps.data(..., target=...)"),
     "standardised": (
         lambda: ps.data(((LEFT, RIGHT), ALIKE), standardise=True).load(Streams(0)),
-        "2 tensors, and only one is standardised",
+        "2 tensors, but only a single array can be standardised",
     ),
     "psbench's model": (
         lambda: ps.run(toy_experiment(data=((LEFT, RIGHT), ALIKE), model="mlp")),
-        "model 'mlp' takes one tensor, and a sample of data 'own' is 2 tensors",
+        "model 'mlp' takes one tensor, but a sample of data 'own' is 2 tensors",
     ),
     "arguments": (
         lambda: ps.run(toy_experiment(data=((LEFT, RIGHT, LEFT), ALIKE), model=lambda: nn.Bilinear(4, 4, 2))),
-        "Bilinear.forward takes (input1, input2), and a sample of the data is 3 tensors",
+        "Bilinear.forward takes (input1, input2), but a sample of the data is 3 tensors",
     ),
     "names": (
         lambda: ps.run(toy_experiment(data=({"a": LEFT, "b": RIGHT}, ALIKE), model=Siamese)),
-        "Siamese.forward takes (left, right), and a sample of the data is a, b",
+        "Siamese.forward takes (left, right), but a sample of the data is a, b",
     ),
     "a drawing collate_fn": (
         lambda: as_data(DataLoader(Samples([(LEFT[0], 0)] * 3), collate_fn=drawing)),
-        "sample 0 is made another one by the collate_fn each time",
+        "sample 0 changes each time the collate_fn is called",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:data. of a DataLoader")
+@pytest.mark.filterwarnings("ignore:data. only the samples that the DataLoader")
 @pytest.mark.parametrize("case", BAD)
 def test_inputs_that_do_not_fit_are_one_line_before_any_work(case):
     make, expected = BAD[case]
@@ -247,7 +247,7 @@ def test_inputs_that_do_not_fit_are_one_line_before_any_work(case):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.filterwarnings("ignore:data. of a DataLoader")
+@pytest.mark.filterwarnings("ignore:data. only the samples that the DataLoader")
 def test_samples_that_are_texts_count_as_memory(monkeypatch):
     """2 GB of texts for a collate_fn: refused after a few, and not if the Dataset has them already."""
     monkeypatch.setattr("psbench.system.limits.available_memory", lambda: 10**9)
@@ -266,7 +266,7 @@ def test_samples_that_are_texts_count_as_memory(monkeypatch):
             raise StopIteration
         return torch.tensor([[len(text)] for (text,), _ in batch]), [label for _, label in batch]
 
-    with pytest.raises(PsbenchError, match=r"what the Many gives: 100000 samples, all at a time, would need"):
+    with pytest.raises(PsbenchError, match=r"what the Many gives: 100000 samples, all at once, would need"):
         as_data(DataLoader(Many(lambda place: (["word" * 5000], place % 2)), collate_fn=tokens))
     assert len(read) < 150
     with pytest.raises(StopIteration):

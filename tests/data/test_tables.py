@@ -266,7 +266,7 @@ def test_labels_that_are_texts_are_those_of_a_frame(load, tmp_path):
     (tmp_path / "none.csv").write_text("a,kind\n1,setosa\n2,NA\n3,None\n")
     assert load(tmp_path / "none.csv", target="kind", val_rows=0).classes == ("NA", "None", "setosa")
     (tmp_path / "gap.csv").write_text("a,kind\n1,setosa\n2,ibis\n3,\n")
-    with pytest.raises(DataError, match=r"line 4, column 1 \(kind\): '' stands where"):
+    with pytest.raises(DataError, match=r"line 4, column 1 \(kind\): '' is not a number"):
         load(tmp_path / "gap.csv", target="kind")
     (tmp_path / "same.csv").write_text("a,kind\n1,setosa\n2,setosa\n")
     with pytest.raises(DataError, match="all rows have the same target, setosa"):
@@ -280,12 +280,12 @@ BAD_LINES = [
     ("1,2,0", "has 3 columns, expected 4"),
     ("1,2,3,0,5", "has 5 columns, expected 4"),
     ("1,2,3,0,5,6,7", "has 7 columns, expected 4"),
-    ("1,two,3,0", r"column 1 \(column 1\): 'two' is not a number; correct it or leave the line out"),
-    ("1,,3,0", r"column 1 \(column 1\): '' stands where a number should"),
+    ("1,two,3,0", r"column 1 \(column 1\): 'two' is not a number; correct or remove the line"),
+    ("1,,3,0", r"column 1 \(column 1\): '' is not a number"),
     ("1,NA,3,0", r"column 1 \(column 1\): 'NA' is not a number"),
     ("1,2,-inf,0", r"column 2 \(column 2\): '-inf' is not a finite number"),
     ("1,2,1e39,0", r"column 2 \(column 2\): '1e39' is not a finite number"),
-    ("1,2,3,0.5", "0.5 is no class; expected a whole number; for numbers set task: regression"),
+    ("1,2,3,0.5", "0.5 is not a class; expected a whole number .for numeric targets set task: regression"),
 ]
 
 
@@ -312,7 +312,7 @@ def test_a_bad_line_is_named(table, load, tmp_path, row, line, message):
         ("1\n2\n", {}, r"has one column only \(is it comma-separated\?\)"),
         ("1,2\n1,3\n", {}, "all rows have the same target, 1; check target"),
         ("1,2\n2,3\n", {"layout": "higgs"}, "line 1 has 2 columns, but layout 'higgs' has 29; for another"),
-        (",".join(["2"] + ["0"] * 28), {"layout": "higgs"}, "line 1: 2 is no class; expected 0 to 1"),
+        (",".join(["2"] + ["0"] * 28), {"layout": "higgs"}, "line 1: 2 is not a class; expected 0 to 1"),
         (b"\x1f\x8b\x08\x00", {}, "is compressed, so it cannot be read block by block; unpack it: gunzip"),
         ("".join(f"{n},0\n" for n in range(1001)), {}, "more than 1000 different targets in column 0"),
     ],

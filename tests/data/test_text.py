@@ -86,7 +86,7 @@ def test_training_on_it_is_that_of_plain_torch(file):
     ("content", "options", "expected"),
     [
         (b"", {}, "is empty"),
-        (b"too short", {}, "has 9 characters, and a sample takes 64"),
+        (b"too short", {}, "has 9 characters, but a sample takes 64"),
         (b"ab\xff\xfe", {"context": 1}, "byte 2 is not UTF-8; convert the file, or set tokens: bytes"),
         (None, {}, "did you mean"),
     ],

@@ -204,10 +204,10 @@ class Checks:
             self._unkept = None  # it is lost
         if first == EVALUATOR:
             self._evaluator_since = self._live.run.view.version if joins else math.inf
-        if "by hand" in text and ("is lost" in text or "is back" in text):
+        if "by hand" in text and ("was removed" in text or "was brought back" in text):
             self._lost_by_hand.discard(int(second))
             self._back_by_hand.pop(int(second), None)
-            if "is lost" in text:
+            if "was removed" in text:
                 self._lost_by_hand.add(int(second))
             else:
                 self._back_by_hand[int(second)] = self._live.run.now

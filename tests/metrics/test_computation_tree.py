@@ -179,7 +179,12 @@ def test_the_largest_rate_is_the_smallest_of_three_bounds():
 
 @pytest.mark.parametrize(
     ("strategy", "why"),
-    [("d_psgd", "no server"), ("easgd", "workers go on"), ("selsync", "workers go on"), ("osp", "workers")],
+    [
+        ("d_psgd", "no server"),
+        ("easgd", "workers continue"),
+        ("selsync", "workers continue"),
+        ("osp", "workers"),
+    ],
 )
 def test_a_strategy_without_a_tree_is_refused_with_the_reason(strategy, why):
     with pytest.raises(ParameterError, match=why):

@@ -89,7 +89,8 @@ def test_a_bound_on_staleness_starves_a_slow_worker(bound):
         assert shares[4] == 0
         assert found["unused"] == {"too stale": finished}
         assert run.summary()["warnings"][0] == (
-            f"worker 4: 0 of {finished} gradients used ({finished} too stale), so its shard was never learned"
+            f"worker 4: 0 of {finished} gradients used ({finished} too stale), "
+            "so the model never learned its shard"
         )
     else:
         assert {*slow["fate"]} == {"used"}
@@ -177,9 +178,9 @@ def test_a_worker_of_which_little_is_used_is_named():
     log.add(Kind.PUSH, 1.0, 5, 12, 0, 4, 1)
     log.add(Kind.DISCARD, 1.0, 5, 12, text="late")
     assert starved_workers(log) == [
-        "worker 0: it finished no gradient, so its shard was never learned",
+        "worker 0: it finished no gradient, so the model never learned its shard",
         "worker 3: 1 of 12 gradients used (8 delay, 3 late): it is starved",
-        "worker 5: 0 of 1 gradients used (1 late), so its shard was never learned",
+        "worker 5: 0 of 1 gradients used (1 late), so the model never learned its shard",
     ]
 
 
@@ -374,7 +375,7 @@ def test_samples_are_counted_by_groups_of_one_s_own():
     run = ps.run(toy_experiment("bsp", stop={"epochs": 2}, sharding="random"))
     halves = ps.recount(run, by=np.arange(96) % 2)
     assert halves["samples"].tolist() == [96, 96]
-    with pytest.raises(ParameterError, match="3 numbers of groups for 96 samples"):
+    with pytest.raises(ParameterError, match="3 group numbers for 96 samples"):
         ps.recount(run, by=[0, 1, 1])
 
 

@@ -278,7 +278,7 @@ def test_the_summary_is_plain_json(three_workers):
     assert summary["final"]["val_accuracy"] == summary["best_val_accuracy"] == 0.5
     assert summary["final"]["train_loss"] == 3.0  # of the last ten samples: one push
     assert summary["time_to_target_s"] == 5.0
-    assert summary["warnings"] == ["lost on the way: worker 1"]
+    assert summary["warnings"] == ["lost during the run: worker 1"]
 
 
 def test_an_empty_log_has_a_summary():

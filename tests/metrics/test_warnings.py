@@ -67,7 +67,7 @@ def test_two_workers_are_several_whose_pushes_have_the_whole_rate(workers, count
         log.add(Kind.APPLY, float(number), worker, number, number + 1, 4, 1)
     found = whole_rates(log, {"whole_rate": [True], "compositions": ["asp"]})
     assert len(found) == count
-    assert all(each.startswith("every update of asp is of one push") for each in found)
+    assert all(each.startswith("every update of asp has one push") for each in found)
 
 
 def test_the_epochs_count_and_not_the_evaluations():
@@ -106,7 +106,7 @@ def test_every_rule_has_words_of_its_own(rule, expected):
 
 def test_noise_and_net_change_at_their_nearest():
     found = warning(log_of([16.0, 8.0, 4.0, 2.0]), {"name": "noise_adaptive", "window": 3})
-    assert found.endswith("the net change was 50 % an epoch where noise explains 0 %, at its nearest")
+    assert found.endswith("the net change came closest at 50 % per epoch, where noise explains 0 %")
 
 
 def test_a_run_that_never_switched_is_warned_of_when_reopened_too(tmp_path):

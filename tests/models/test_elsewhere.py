@@ -78,7 +78,7 @@ def test_several_outputs_need_a_loss_of_ones_own():
     data = samples(numbers(6, 3, 64, 64), classes(6))
     check_to_rounding(*one_step(Torchvision(architecture="googlenet"), data, auxiliary, loss=auxiliary))
     with pytest.raises(
-        ParameterError, match="'cross_entropy' takes one tensor, and the model gives GoogLeNet"
+        ParameterError, match="'cross_entropy' takes one tensor, but the model returns GoogLeNet"
     ):
         one_step(Torchvision(architecture="googlenet"), data)
 
@@ -88,7 +88,7 @@ def test_nothing_is_downloaded_and_names_are_checked():
         Torchvision(arguments={"weights": "DEFAULT"})
     with pytest.raises(UnknownName, match=r"'resnet81'; did you mean 'resnet18'"):
         Torchvision(architecture="resnet81").build((3, 32, 32), 2, Streams(0))
-    with pytest.raises(ParameterError, match=r"'resnet18' of torchvision cannot be made: "):
+    with pytest.raises(ParameterError, match=r"'resnet18' of torchvision cannot be created: "):
         Torchvision(arguments={"depth": 3}).build((3, 32, 32), 2, Streams(0))
 
 
@@ -102,8 +102,8 @@ def test_nothing_is_downloaded_and_names_are_checked():
         ("no.such:Net", "module 'no.such' cannot be imported: "),
         ("models.networks:Nett", "module 'models.networks' has no 'Nett'"),
         ("models.networks:TOKENS", "is int, which is not callable"),
-        ("models.networks:flat", "'models.networks:flat' cannot be made: "),
-        ("builtins:dict", "'builtins:dict' gives dict, and must give a torch.nn.Module"),
+        ("models.networks:flat", "'models.networks:flat' cannot be created: "),
+        ("builtins:dict", "'builtins:dict' returns dict, but must return a torch.nn.Module"),
     ],
 )
 def test_what_is_not_there_is_one_line(target, message):

@@ -136,7 +136,7 @@ def test_a_run_with_functions_of_ones_own_goes_on_with_them(tmp_path):
     experiment = toy_experiment(loss=focal, metrics={"largest": largest}, checkpoint_every=0.5)
     run(experiment.but(stop={"epochs": 1}), folder=tmp_path)
     longer = {"stop.epochs": 2}
-    with pytest.raises(SpecError, match=r"test_losses.focal. is an object .*resume\(folder, loss="):
+    with pytest.raises(SpecError, match=r"test_losses.focal. is a Python object.*resume\(folder, loss="):
         resume(tmp_path, longer)
     later = resume(tmp_path, longer, loss=focal, metrics={"largest": largest})
     assert torch.equal(later.parameters, run(experiment).parameters)

@@ -89,7 +89,7 @@ def test_start_depends_on_the_seed_alone():
 def test_what_it_cannot_take_is_refused():
     with pytest.raises(ParameterError, match=r"needs sequences of tokens .*\(1, 8, 8\)"):
         Transformer().build((1, 8, 8), 10, Streams(0))
-    with pytest.raises(ParameterError, match="samples have 9 tokens, and its context is 8"):
+    with pytest.raises(ParameterError, match="samples have 9 tokens, but its context is 8"):
         Transformer(context=8).build((9,), 10, Streams(0))
     with pytest.raises(ParameterError, match="width 10 is not a multiple of its 4 heads"):
         Transformer(width=10)

@@ -71,11 +71,11 @@ REFUSED = {
     "doubles": (lambda: nn.Linear(4, 3).double(), "parameter 'weight' is float64, .*call its .float()"),
     "complex": (
         Spectral,
-        "parameter 'weight' is complex64, .*make it two of real numbers, and torch.complex of them",
+        "parameter 'weight' is complex64, .*as two parameters, and combine them in forward",
     ),
     "too few classes": (
         lambda: nn.Linear(4, 2),
-        r"answers with float32 of shape \(4, 2\), and data 'mixture' has 3 classes.*shape \(4, 3\)",
+        r"returns float32 of shape \(4, 2\), but data 'mixture' has 3 classes.*shape \(4, 3\)",
     ),
     "wrong shape of samples": (
         lambda: nn.Linear(5, 3),
@@ -90,11 +90,11 @@ REFUSED = {
     ),
     "several outputs": (
         lambda: Wrapped(lambda y: (y, y)),
-        "takes one tensor, and the model gives tuple; give a",
+        "takes one tensor, but the model returns tuple; use a",
     ),
-    "no tensor": (lambda: Wrapped(lambda y: y.tolist()), "takes one tensor, and the model gives list"),
-    "no module": (lambda: 3, "gives int, and must give a torch.nn.Module"),
-    "fails to be made": (lambda: Net("wide"), "cannot be made: TypeError"),
+    "no tensor": (lambda: Wrapped(lambda y: y.tolist()), "takes one tensor, but the model returns list"),
+    "no module": (lambda: 3, "returns int, but must return a torch.nn.Module"),
+    "fails to be made": (lambda: Net("wide"), "cannot be created: TypeError"),
     "a buffer that grows": (
         Growing,
         r"buffer 'seen' changes its shape in the forward, from \(0,\) to \(1,\)",
@@ -128,8 +128,8 @@ def test_what_is_no_model_at_all_is_refused():
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (lambda outputs, targets: 1.0, "loss 'own' gives float, and must give a tensor of one number"),
-        (lambda outputs, targets: outputs.sum(1), r"gives float32 of shape \(4,\), and must give"),
+        (lambda outputs, targets: 1.0, "loss 'own' returns float, but must return a tensor of one number"),
+        (lambda outputs, targets: outputs.sum(1), r"returns float32 of shape \(4,\), but must return"),
         (lambda outputs, targets: outputs @ targets, "loss 'own' cannot take the outputs of model"),
         (lambda outputs, targets: outputs.sum() * float("inf"), "its loss is -?inf|nan before"),
         (nn.CrossEntropyLoss(reduction="sum"), "is a sum over the batch: with every sample twice it is"),
@@ -149,13 +149,15 @@ def test_a_mean_is_no_sum(loss):
 
 def test_more_outputs_than_classes_are_doubtful():
     many = toy_experiment(model=lambda: nn.Linear(4, 1000))
-    with pytest.warns(DoubtfulComposition, match="1000 numbers a sample, and data 'mixture' has 3 classes: "):
+    with pytest.warns(
+        DoubtfulComposition, match="1000 numbers per sample, but data 'mixture' has 3 classes: "
+    ):
         Workload.build(many)
 
 
 def test_an_optimizer_that_only_the_servers_have_is_doubtful():
     adam = {"name": "adam", "lr": 0.01}
-    with pytest.warns(DoubtfulComposition, match="'osp': optimizer 'adam' under osp: the steps that workers"):
+    with pytest.warns(DoubtfulComposition, match="'osp': optimizer 'adam' under osp: local steps of workers"):
         toy_experiment("osp", optimizer=adam)
     for strategy, optimizer in (("osp", "sgd"), ("local_sgd", adam), ("bsp", adam)):
         toy_experiment(strategy, optimizer=optimizer)
@@ -186,7 +188,7 @@ def test_a_target_accuracy_needs_outputs_that_name_a_class():
         return functional.cross_entropy(outputs[0], targets)
 
     model = lambda: Wrapped(lambda y: (y, y))  # noqa: E731
-    with pytest.raises(ParameterError, match=r"target_accuracy: .* names no classes"):
+    with pytest.raises(ParameterError, match=r"target_accuracy: .* are not classes"):
         Workload.build(toy_experiment(model=model, loss=loss, stop={"target_accuracy": 0.9}))
 
 
@@ -276,7 +278,7 @@ KEPT = {
 
 @pytest.mark.parametrize("what", KEPT)
 def test_a_forward_remembers_in_buffers_only(what):
-    message = f"its forward changes (the )?{KEPT[what]}.* depend on which process.*make it a buffer"
+    message = f"its forward changes (the )?{KEPT[what]}.* depend on the process.*make it a buffer"
     with pytest.raises(ParameterError, match=message):
         Workload.build(toy_experiment(model=lambda: Remembering(what)))
 
@@ -336,7 +338,7 @@ class Annealed(nn.Module):
 
 
 def test_a_loss_remembers_nothing():
-    with pytest.raises(ParameterError, match="loss 'own' remembers the batches"):
+    with pytest.raises(ParameterError, match="loss 'own' keeps state from earlier batches"):
         Workload.build(toy_experiment(loss=Annealed()))
 
 
@@ -466,7 +468,7 @@ def test_targets_of_one_set_and_the_other_have_one_shape():
 @pytest.mark.parametrize("strategy", ["lb_bsp", "flex_rr", "dbs_sgd"])
 def test_a_batch_that_may_shrink_to_one_sample_is_refused_under_batchnorm(strategy):
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    with pytest.raises(ParameterError, match=f"one sample .*stragglers '{strategy}' may cut a batch"):
+    with pytest.raises(ParameterError, match=f"one sample .*stragglers '{strategy}' may reduce a batch"):
         Workload.build(toy_experiment(strategy, model=net))
     Workload.build(toy_experiment("bsp", model=net))
     Workload.build(toy_experiment(strategy, model=Net))
@@ -476,7 +478,7 @@ def test_a_piece_of_one_sample_is_refused_under_batchnorm():
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     cut = {"consistency": "bsp", "communication": {"name": "micro_steps", "pieces": 2}}
     Workload.build(toy_experiment(cut, model=net))  # of 4 samples, 2 and 2
-    with pytest.raises(ParameterError, match=r"one sample .*communication 'micro_steps' may cut a batch"):
+    with pytest.raises(ParameterError, match=r"one sample .*communication 'micro_steps' may reduce a batch"):
         Workload.build(toy_experiment(cut, model=net, batch_size=9))  # of 3, 2 and 1
 
 

@@ -46,9 +46,6 @@ PANEL = "application/vnd.jupyter.widget-view+json"
 #: notebooks whose cells were edited after their outputs were stored; `make notebooks-fresh` empties it
 OUTDATED: set[str] = {
     "05_dask_cluster",
-    "08_local_updates",
-    "12_mapreduce_vs_ps",
-    "14_bring_your_own",
     "15_reproduce",
     "17_twin",
 }

@@ -62,9 +62,9 @@ def starved(rows: list[Row]) -> list[str]:
         order = sorted(sorted(fates), key=lambda fate: fates[fate], reverse=True)
         why = ", ".join(f"{fates[fate]} {fate}" for fate in order)
         if finished == 0:
-            text = "it finished no gradient, so its shard was never learned"
+            text = "it finished no gradient, so the model never learned its shard"
         elif used == 0:
-            text = f"0 of {finished} gradients used ({why}), so its shard was never learned"
+            text = f"0 of {finished} gradients used ({why}), so the model never learned its shard"
         elif finished >= 10 and 10 * used < finished:
             text = f"{used} of {finished} gradients used ({why}): it is starved"
         else:

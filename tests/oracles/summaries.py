@@ -288,7 +288,7 @@ def warnings_of(run: Run) -> list[str]:
         found.append(f"the run diverged: {run.meta['reason']}")
     lost = lost_workers(rows)
     plural = "s" if len(lost) > 1 else ""
-    found += [f"lost on the way: worker{plural} {', '.join(map(str, lost))}"] if lost else []
+    found += [f"lost during the run: worker{plural} {', '.join(map(str, lost))}"] if lost else []
     left = [push for push in pushes_of(rows) if push.fate == "buffered"]
     if left:
         found.append(f"{len(left)} pushes were still buffered at the end and changed nothing")
@@ -310,14 +310,16 @@ def resumed(rows: list[Any]) -> list[str]:
         parts = []
         for workers, did in (
             (again, "repeated their steps since their last message"),
-            (void, "began anew from the model, without one of their own"),
+            (void, "restarted from the common model, without their own"),
         ):
             if workers:
                 names = ", ".join(map(str, workers)) if len(workers) < 9 else f"{len(workers)} of them"
                 parts.append(f"workers ({names}) {did}")
         if parts:
             when = f"resumed at {row.time_s:.4g} s in the middle of steps"
-            found.append(f"{when}, and not bit by bit what it would have been: {'; '.join(parts)}")
+            found.append(
+                f"{when}, so it is not bit for bit equal to an uninterrupted run: {'; '.join(parts)}"
+            )
     return found
 
 
@@ -332,7 +334,7 @@ def at_whole_rates(run: Run) -> list[str]:
         if row.kind == "APPLY":
             made[in_force].setdefault(row.version, []).append(row.worker)
     return [
-        f"every update of {run.experiment.strategy.compositions[place].name} is of one push, at the whole "
+        f"every update of {run.experiment.strategy.compositions[place].name} has one push, at the full "
         "learning rate: the pushes of n workers move the model n times as far as one update of a barrier; "
         "use lr_scaling: by_share"
         for place, versions in enumerate(made)

@@ -50,7 +50,7 @@ def test_figures_of_what_workers_did(runs: dict[str, list[Run]], name: str) -> N
                 check(figure, table, [*table, *marks] if figure.name == "class_distance" else None)
         for figure in (*found["timeline"], *found.get("switch", ())):
             has_beside = len(metrics.sends_beside(run.log)) > 0
-            assert ("see why. A send within" in figure.note) == has_beside
+            assert ("see its reason. A send inside" in figure.note) == has_beside
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -152,8 +152,8 @@ def test_a_record_that_is_none_is_refused_with_its_file_and_place(rounds, tmp_pa
     whole = json.loads(file.read_text())
     for change, problem in {
         '"x"': "must be a mapping, got 'x'",
-        "[" * 100_000: "its numbers or lists have no end",
-        "{": "is no JSON, or cut off, at line 1",
+        "[" * 100_000: "its numbers or lists are too long",
+        "{": "is not JSON, or is truncated, at line 1",
         json.dumps(whole | {"format": 7}): "format: must be 1, got 7",
         json.dumps(whole | {"seed": "many"}): "seed: must be a whole number, got 'many'",
         json.dumps(whole | {"curve": {"epoch": 3}}): "curve.epoch: must be a list, got 3",

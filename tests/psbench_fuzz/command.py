@@ -19,9 +19,7 @@ def fuzz_command(
     events: Annotated[int, typer.Option(min=1, help="Events per schedule before its faults end.")] = 80,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A strategy of the catalogue; may be given often. Without it, drawn from all parts."
-        ),
+        typer.Option(help="A strategy of the catalogue; may be repeated. Without it, drawn from all parts."),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Number of processes; by default one per core.")

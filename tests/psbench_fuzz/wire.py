@@ -98,7 +98,7 @@ class Wire:
         if push.fragment >= 0:
             return payload
         sent = payload if self._codec.name == "none" and self._is_entrywise else payload.float()
-        arrived = self._codecs.push(push.worker, push.ticket, sent).double()
+        arrived = self._codecs.push(push, sent).double()
         wanted = payload.numpy() + self._owed.pop(push.worker, 0.0) * self._codec.memory
         if not np.isfinite(wanted + arrived.numpy()).all():  # the run would end
             self._owed = self._residuals()

@@ -156,7 +156,7 @@ def test_a_fork_whose_beginning_differs_is_refused(origin, monkeypatch):
         run(kept)
     replaced = SwitchingOfOld(monkeypatch)
     for begun in (origin, origin.experiment):  # that of an experiment is run to compare with
-        with pytest.raises(ForkDiffers, match="is not that of the run it was forked from"):
+        with pytest.raises(ForkDiffers, match="its beginning differs from that of the original run"):
             run(fork(begun, late))
     assert replaced.calls == 2
 
@@ -306,12 +306,15 @@ def test_a_worker_that_is_gone_comes_back():
         (Fork(1.0, strategy="asp", worker=1, kill=True), "exactly one"),
         (Fork(1.0, worker=9, kill=True), "there is no worker 9; the workers are 0 to 3"),
         (Fork(1.0, kill=True), "which worker"),
-        (Fork(1.0, strategy="asp", worker=1), "`worker` is for speed, link, kill and back"),
-        (Fork(1.0, worker=1, kill=True, momentum="zero"), "momentum is for a change of the strategy"),
+        (Fork(1.0, strategy="asp", worker=1), "`worker` applies only to speed, link, kill and back"),
+        (
+            Fork(1.0, worker=1, kill=True, momentum="zero"),
+            "momentum applies only to a change of the strategy",
+        ),
         (Fork(1.0, strategy="strategy_switch"), "which switches"),
         (Fork(1.0, worker=1, speed=0.0), "positive"),
         (Fork(1.0, worker=1, link=-1.0), "link must be positive"),
-        (Fork(1.0, worker=1, back=True), "worker 1 is there at 1 s: only a lost worker"),
+        (Fork(1.0, worker=1, back=True), "worker 1 is present at 1 s: only a lost worker"),
         (Fork(1.0, switch=True), "nothing to switch to"),
     ],
     ids=str,
@@ -325,7 +328,7 @@ def test_a_live_run_has_no_second_future():
     with pytest.raises(ParameterError, match="this one was live"):
         fork(Experiment(strategy="bsp", backend="dask", **BASE), CHANGES["kill"])
     throttles = {"throttles": [{"worker": 0, "from_s": 1, "to_s": 2, "factor": 3}]}
-    with pytest.raises(ParameterError, match="throttles are in virtual time only"):
+    with pytest.raises(ParameterError, match="throttles apply in virtual time only"):
         Experiment(strategy="bsp", backend="dask", **BASE | {"cluster": BASE["cluster"] | throttles})
 
 
@@ -333,9 +336,12 @@ def test_a_live_run_has_no_second_future():
     ("then", "said"),
     [
         ([{"to": "ssp"}], "rule"),
-        ([{"rule": "after"}], "give the strategy that the rule 'after' changes to"),
+        ([{"rule": "after"}], "rule 'after' needs a strategy to switch to"),
         ([{"to": "sp", "rule": "after"}], "did you mean 'ssp'"),
-        ([{"to": 5, "rule": {"name": "at_time", "at_s": 1}}], "there is no composition 5; they are 0 to 1"),
+        (
+            [{"to": 5, "rule": {"name": "at_time", "at_s": 1}}],
+            "composition 5 does not exist; there are 0 to 1",
+        ),
         ([{"to": "strategy_switch", "rule": "after"}], "cannot itself switch"),
         ([{"to": "local_sgd", "rule": "after", "momentum": "off"}], "reduces the server's momentum"),
         ("asp", "expected a list"),

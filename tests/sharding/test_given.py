@@ -163,7 +163,7 @@ BAD = {
         "has too few different values",
     ),
     "few data sets": (PARTS[:2], None, "a list of 2 data sets, but the cluster has 3 workers"),
-    "divided twice": (PARTS, "modular", "divided among the workers already; remove sharding"),
+    "divided twice": (PARTS, "modular", "already divided among the workers; remove sharding"),
     "not divided": ((X, Y), "given", "is not divided among the workers"),
     "other shapes": ([*PARTS[:2], (X[:, :2], Y)], None, "has samples of shape (4,), but worker 2 (2,)"),
     "other tasks": ([*PARTS[:2], (X, X[:, 0])], None, "the task classification, but worker 2 regression"),

@@ -20,6 +20,7 @@ from psbench.core.part import REGISTRY, make_part
 from psbench.errors import ParameterError
 from psbench.seeds import Streams
 from psbench.sharding import (
+    DataSensitiveHashing,
     Dirichlet,
     DistributionAware,
     LabelsPerWorker,
@@ -33,6 +34,7 @@ from psbench.sharding import (
     label_counts,
     measure_data,
 )
+from psbench.sharding.hash_family import Family, buckets
 
 PARTITIONS = [
     Random(),
@@ -217,6 +219,70 @@ def test_coinciding_samples_make_fewer_clusters_and_say_so(monkeypatch):
     assert [of[2:] for of in said] == [(1, 5)]
 
 
+def hashed(**keys) -> DataSensitiveHashing:
+    return DataSensitiveHashing(**{"neighbours": 3, "family": 4} | keys)
+
+
+def test_a_hash_without_bits_is_modular():
+    features = blobs([30, 40])
+    ours = split(hashed(bits=0), [0] * 70, 4, features=features)
+    assert [s.tolist() for s in ours] == [s.tolist() for s in split(Modular(), [0] * 70, 4)]
+
+
+def test_one_learned_bit_finds_the_two_clusters_of_distribution_aware():
+    features = blobs([30, 43])
+    ours = split(hashed(bits=1), [0] * 73, 4, features=features)
+    theirs = split(DistributionAware(clusters=2), [0] * 73, 4, features=features)
+    assert [s.tolist() for s in ours] == [s.tolist() for s in theirs]
+
+
+def test_dense_buckets_are_dealt_in_turn_and_sparse_ones_given_to_all():
+    features = Streams(3).generator("x").standard_normal((300, 5)).astype(np.float32)
+    rng = Streams(0).generator("sharding")
+    division = hashed(bits=9, family=9).divide(features, np.zeros(300, np.int64), 8, rng)
+    ids = hashed(bits=9, family=9).cluster(features, np.zeros(300), Streams(0).generator("sharding"))
+    counts = label_counts(division.shards, ids, ids.max() + 1)
+    sizes = np.bincount(ids)
+    assert division.neighbourhoods == sizes.tolist()
+    assert division.sparse == sizes[sizes < 8].tolist()
+    assert division.sparse
+    assert (counts[:, sizes < 8] == sizes[sizes < 8]).all()
+    assert (np.ptp(counts, axis=0) <= 1).all()
+
+
+def test_learned_functions_cut_through_no_neighbours():
+    # the mean, through which the planes of plain hashing go, is in the middle of a blob
+    rng = Streams(5).generator("x")
+    x = blobs([60, 60, 60])
+    x -= x.mean(axis=0)
+    learned = Family("it", 6, 10, 6).fit(x, rng).bits(x)
+    drawn = (x @ rng.standard_normal((6, 4)).T > 0).astype(np.int64)
+    alike = np.arange(180)[:, None] // 60 == np.arange(180)[None] // 60
+
+    def collisions(bits):  # p1 and p2 of definition 6
+        same = (bits[:, None] == bits[None]).mean(axis=2)
+        return same[alike].mean(), same[~alike].mean()
+
+    (p1, p2), (q1, _) = collisions(learned), collisions(drawn)
+    assert p1 > 0.98 > 0.9 > q1
+    assert p2 < 0.5
+
+
+def test_boosting_makes_functions_that_differ():
+    bits = (
+        Family("it", 4, 10, 6)
+        .fit(blobs([60, 60, 60, 60]), Streams(0).generator("s"))
+        .bits(blobs([60, 60, 60, 60]))
+    )
+    assert len(np.unique(bits, axis=1).T) > 1
+    assert len(np.unique(buckets(bits))) == 4  # no function alone can tell four blobs apart
+
+
+def test_the_bucket_has_a_bit_of_each_function():
+    bits = np.array(list(np.ndindex(2, 2, 2)))
+    assert buckets(bits).tolist() == list(range(8))
+
+
 @pytest.mark.parametrize("alpha", [1e-9, 1e-3, 0.1, 1.0, 1e6])
 @pytest.mark.parametrize("num_workers", [2, 16])
 def test_dirichlet_ends_and_keeps_the_smallest_size(alpha, num_workers):
@@ -288,8 +354,9 @@ def test_label_counts():
         (Random(), [0, 1], 3, "2 samples do not suffice for 3 workers; use fewer workers"),
         (Random(), [0, 1], 0, "num_workers must be at least 1, got 0"),
         (Stratified(), [0, 1, 2], 3, "worker 1 of 3 gets no sample of 3; set rotate"),
-        (DistributionAware(clusters=9), [0] * 8, 2, "9 clusters cannot be found among 8 samples"),
-        (DistributionAware(components=2), [0] * 8, 2, "2 components cannot be kept of 1"),
+        (DistributionAware(clusters=9), [0] * 8, 2, "cannot form 9 clusters from 8 samples"),
+        (DistributionAware(components=2), [0] * 8, 2, "cannot keep 2 of 1 components"),
+        (DataSensitiveHashing(), [0] * 30, 2, "no sample of 30 lies beyond .* set neighbours to 7 or less"),
         (Dirichlet(), [0] * 30, 4, "set min_size to 7 or less"),
         (Quantity(), [0] * 30, 4, "set min_size to 7 or less"),
         (ShardPerClass(), [0, 1, 2], 2, "3 samples cannot be cut into 2 x 2 pieces; lower shards_per_worker"),

@@ -169,7 +169,7 @@ def test_the_slack_of_the_overlap_is_the_grace():
     ("values", "says"),
     [
         ({"servers": 2}, "whole tensors"),
-        ({"placement": "all_reduce"}, "adds up pushes on their way"),
+        ({"placement": "all_reduce"}, "sums pushes in transit"),
         ({"consistency": "k_batch_asp"}, "commits pushes of several fragments together"),
         ({"grace_share": 0.5}, "grace_s"),
         ({"codec": "top_k"}, "without error feedback"),

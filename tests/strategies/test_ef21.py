@@ -10,7 +10,7 @@ from threaded_run import ThreadedRun
 import psbench as ps
 from psbench.errors import ParameterError
 from psbench.runs.execution import run as run_from
-from psbench.testing import check_strategy, toy_experiment
+from psbench.testing import toy_experiment
 
 LARGEST = {"name": "top_k", "ratio": 0.5, "error_feedback": False}  # one of two entries
 
@@ -51,7 +51,7 @@ def test_without_compression_it_is_bsp():
 
 def test_compressed_it_ends_at_the_optimum_and_bare_top_k_elsewhere():
     own, bare = (
-        ps.run(unlike(each, stop={"updates": 500})).parameters.numpy()
+        ps.run(unlike(each, lr=0.2, stop={"updates": 120})).parameters.numpy()
         for each in (ef21(), {"name": "bsp", "codec": LARGEST})
     )
     np.testing.assert_allclose(own, least_squares.optimum(), atol=1e-4)
@@ -81,7 +81,7 @@ def test_who_leaves_takes_its_estimate_along(back):
     """One that comes back begins with differences from 0, at both ends."""
     failure = {"worker": 2, "at_s": 0.3} | back
     cluster = {"workers": 3, "step_time": "constant", "failures": [failure]}
-    done = ps.run(unlike(ef21(), cluster=cluster, stop={"updates": 400}))
+    done = ps.run(unlike(ef21(), lr=0.2, cluster=cluster, stop={"updates": 120}))
     stay = slice(0, 3 if back else 2)
     x, y = least_squares.X[stay].reshape(-1, 2), least_squares.Y[stay].reshape(-1)
     np.testing.assert_allclose(done.parameters, np.linalg.lstsq(x, y, rcond=None)[0], atol=0.05)
@@ -89,15 +89,14 @@ def test_who_leaves_takes_its_estimate_along(back):
 
 def test_what_it_cannot_do_is_refused():
     for other, says in (
-        ({"codec": "top_k"}, "and so would the codec of gradient_differences; set error_feedback"),
-        ({"aggregation": "mean"}, "mean would take for gradients; use aggregation 'gradient_estimates'"),
-        ({"communication": "every_step", "codec": None}, "under every_step they are gradients"),
+        (
+            {"codec": "top_k"},
+            "the codec of gradient_differences would correct them again; set error_feedback",
+        ),
+        ({"aggregation": "mean"}, "mean would interpret as gradients; use aggregation 'gradient_estimates'"),
+        ({"communication": "every_step", "codec": None}, "pushes under every_step are gradients"),
         ({"consistency": "asp"}, "asp has no barrier"),
     ):
         given = {name: value for name, value in other.items() if value is not None}
         with pytest.raises(ParameterError, match=says):
             ps.strategies.ef21(**given)
-
-
-def test_the_contract_is_kept():
-    check_strategy("ef21", clusters=2)

@@ -246,10 +246,10 @@ def test_bits_are_those_of_one_server_on_three_and_live():
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"consistency": "bsp"}, "weighs one push against its own state"),
+        ({"consistency": "bsp"}, "weights one push against its own state"),
         ({"communication": "local_sgd"}, "use communication 'answered_sgd' or 'regional_sgd'"),
         ({"aggregation": "delayed_nesterov"}, "use aggregation 'heloco' or 'two_levels'"),
-        ({"placement": "all_reduce"}, "adds up pushes on their way"),
+        ({"placement": "all_reduce"}, "sums pushes in transit"),
     ],
 )
 def test_what_has_no_meaning_is_refused(values, says):

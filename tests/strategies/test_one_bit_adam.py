@@ -143,7 +143,7 @@ def test_a_rate_for_other_steps_is_doubted_and_not_the_default():
     ],
 )
 def test_what_it_does_not_read_of_the_optimizer_is_refused(optimizer, field):
-    with pytest.raises(ParameterError, match=rf"^optimizer\.{field}: aggregation 'one_bit_adam' takes steps"):
+    with pytest.raises(ParameterError, match=rf"^optimizer\.{field}: aggregation 'one_bit_adam' uses only"):
         toy_experiment("one_bit_adam", optimizer=optimizer)
     toy_experiment(
         "one_bit_adam",

@@ -15,7 +15,6 @@ from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
 from psbench.runs.execution import run as run_from
 from psbench.runs.replaying import replay
-from psbench.testing import check_strategy
 
 TIMES = ("constant", {"name": "shifted_exponential", "spread": 1.0})
 
@@ -115,7 +114,8 @@ def test_under_a_barrier_the_table_is_the_mean():
 def test_unlike_workers_end_at_the_optimum_of_all():
     """However much faster one is, and asp at that rate ends near the optimum of that one."""
     own, other = (
-        ps.run(unlike(name, stop={"updates": 900})).parameters.numpy() for name in ("ringleader", "asp")
+        ps.run(unlike(name, lr=0.2, stop={"updates": 120})).parameters.numpy()
+        for name in ("ringleader", "asp")
     )
     np.testing.assert_allclose(own, least_squares.optimum(), atol=1e-4)
     assert np.abs(other - least_squares.optimum()).max() > 0.1
@@ -151,10 +151,6 @@ def test_a_lost_worker_is_neither_waited_for_nor_remembered():
 def test_a_table_that_is_never_filled_is_refused():
     with pytest.raises(ParameterError, match="which asp may never make; use consistency 'bsp'"):
         ps.strategies.ringleader(consistency="asp")
-
-
-def test_the_contract_is_kept():
-    check_strategy("ringleader", clusters=3)
 
 
 def test_servers_share_the_table():

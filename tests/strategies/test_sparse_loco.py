@@ -136,5 +136,5 @@ def test_it_learns_and_sends_little():
 
 
 def test_a_ring_is_refused():
-    with pytest.raises(ParameterError, match="adds up pushes on their way"):
+    with pytest.raises(ParameterError, match="sums pushes in transit"):
         ps.strategies.sparse_loco(placement="all_reduce")

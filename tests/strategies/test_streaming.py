@@ -65,15 +65,15 @@ def test_each_entry_is_in_one_fragment_and_none_is_empty(sizes, count, pattern):
     [
         ({"local_steps": 20, "num_fragments": 3}, "not a multiple of num_fragments, 3; the nearest is 21"),
         ({"local_steps": 6, "num_fragments": 3, "overlap": 2}, "use at most 1"),
-        ({"takes": "change", "mixing": 0.2}, "'change' mixes nothing"),
-        ({"aggregation": "mean"}, "keeps steps on the worker, and they would be lost"),
+        ({"takes": "change", "mixing": 0.2}, "has no effect with takes: 'change'"),
+        ({"aggregation": "mean"}, "takes local steps, which would be lost"),
         ({"consistency": "asp"}, "asp has no barrier"),
         (
             {"consistency": "k_batch_asp", "aggregation": "fedbuff"},
             "of several fragments together",
         ),
         ({"codec": {"name": "top_k"}}, "without error feedback"),
-        ({"codec_down": {"name": "sign"}}, "'none' or 'fp16' down"),
+        ({"codec_down": {"name": "sign"}}, "codec_down 'none' or 'fp16'"),
         ({"aggregation": "krum"}, "fragment"),
     ],
 )
@@ -83,7 +83,7 @@ def test_what_has_no_meaning_is_refused(values, says):
 
 
 def test_more_fragments_than_tensors_are_refused_before_any_step():
-    with pytest.raises(ParameterError, match="num_fragments: 30, and the model has"):
+    with pytest.raises(ParameterError, match="num_fragments: 30, but the model has"):
         run(streaming(local_steps=60, num_fragments=30))
 
 

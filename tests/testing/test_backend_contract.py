@@ -270,22 +270,22 @@ class MixesEarlierModels(SimulatedCluster):
 
 FAULTS: dict[type[SimulatedCluster], str] = {
     KeepsCancelledSteps: r"rounds of two steps that are cancelled.*",
-    LosesOrders: r"rounds that end by an order.*and has sent nothing, after 21 more events",
-    StepsWhereToPush: r"votes.*a vote of worker 0 is handed over, and it was released to push",
+    LosesOrders: r"rounds that end by an order.*but has sent nothing, after 21 more events",
+    StepsWhereToPush: r"votes.*a vote of worker 0 is delivered, but its worker was released to push",
     RingOfSome: r"All-Reduce.*version 1 is made of \[push 0, push 1\]; .* names pushes \[0, 1, 2\]",
     LosesMixtures: r"gossip.*was computed from the model of version 0; .* says version 1",
     MixesEarlierModels: r"gossip.*was computed from the model of version -1; .* says version",
     AppliesDiscarded: r"of \[push 2, push 3, push 1, which is discarded\]; .* names pushes \[2, 3\]",
-    LosesRelease: r"worker 1 was released with ticket 3 at .* s, and has sent nothing, after 21 more events",
+    LosesRelease: r"worker 1 was released with ticket 3 at .* s, but has sent nothing, after 21 more events",
     LoadsLate: r"push 2 of worker 0 was computed from the model of version 0; .* ticket 2 says version 1",
     ReleasesFirst: r"push 2 of worker 0 was computed from the model of version 0; .* ticket 2 says version 1",
-    CountsTheLost: r"worker that fails.*a payload that no push handed over\]; the Apply of version",
-    HandsOverTwice: r"a switch.*handed over to composition 2; no Handover is to be performed",
+    CountsTheLost: r"worker that fails.*a payload that no push delivered\]; the Apply of version",
+    HandsOverTwice: r"a switch.*handed over to composition 2; no Handover is pending",
     LeavesOutHandover: r"a switch.*composition 1 is not in force before an evaluation is",
     AppliesNothing: r"version 1 is not made before push 1 of worker 1 is handed over",
-    LosesTimers: r"timer '\d' was set for .* s, and has not happened, after 21 more events",
-    HurriesTimers: r"a timer happens, and no SetTimer is due",
-    MeasuresNothing: r"the Measure asks for \['model_loss'\]; handed over are \[\]",
+    LosesTimers: r"timer '\d' was set for .* s, but has not happened, after 21 more events",
+    HurriesTimers: r"a timer happens, but no SetTimer is due",
+    MeasuresNothing: r"the Measure requests \['model_loss'\]; delivered are \[\]",
 }
 
 
@@ -317,8 +317,8 @@ class PushesTwice(Simulation):
 
 
 RUN_FAULTS: dict[type[Simulation], str] = {
-    TellsNoDeparture: r"push \d+ of worker 1 counts, and it left at 0.052 s",
-    PushesTwice: r"push 0 is handed over twice",
+    TellsNoDeparture: r"push \d+ of worker 1 is handled, but its worker left at 0.052 s",
+    PushesTwice: r"push 0 is delivered twice",
 }
 
 
@@ -331,9 +331,9 @@ def test_events_that_are_wrong_are_found_out(kind: type[Simulation]) -> None:
 def test_a_run_that_cannot_go_on_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def deadlock(workload: WatchedWorkload, log: EventLog) -> None:
         workload.engine(log).begin([0, 1, 2])
-        raise Deadlock("no worker can ever go on")
+        raise Deadlock("no worker can ever continue")
 
-    with pytest.raises(BrokenContract, match=r"workers that do not wait.*no worker can ever go on"):
+    with pytest.raises(BrokenContract, match=r"workers that do not wait.*no worker can ever continue"):
         check_backend(deadlock)
 
 
@@ -387,8 +387,8 @@ class LiveReleasesFirst(LiveRun):
 
 LIVE_FAULTS: dict[type[LiveRun], str] = {
     LiveLeavesOutPushes: r"a barrier.*made of \[push 0\]; the Apply of version 1 names pushes \[0, 1, 2\]",
-    LiveLosesRelease: r"worker 1 was released with ticket 3 at .* s, and has sent nothing, after 21 more",
-    LiveMeasuresNothing: r"the Measure asks for \['model_loss'\]; handed over are \[\]",
+    LiveLosesRelease: r"worker 1 was released with ticket 3 at .* s, but has sent nothing, after 21 more",
+    LiveMeasuresNothing: r"the Measure requests \['model_loss'\]; delivered are \[\]",
     LiveReleasesFirst: "worker 0 is sent version 0 as 1",  # found by the worker itself
 }
 

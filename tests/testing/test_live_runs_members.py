@@ -222,20 +222,20 @@ def test_what_the_user_does_to_a_worker_is_done_and_said() -> None:
         (said,) = [each.text for each in orders if isinstance(each, msg.Incident) and "worker" in each.text]
         return factors, said
 
-    assert press(0, "speed", 0.5) == ([0.5], "worker 0 is 0.5 times as fast by hand at 1.00 s")
+    assert press(0, "speed", 0.5) == ([0.5], "worker 0 was made 0.5 times as fast by hand at 1.00 s")
     assert press(0, "speed", 0.5)[0] == [0.25]  # of the profile's
     assert press(1, "speed", 2.0)[0] == [2.0]
-    assert "is there already" in press(0, "back")[1]
-    assert "cannot be pressed: it has no process" in press(3, "lost")[1]
+    assert "is already in the run" in press(0, "back")[1]
+    assert "cannot be changed: it has no process" in press(3, "lost")[1]
     assert live.run.view.num_active == 3
-    assert "is lost by hand" in press(2, "lost")[1]
+    assert "was removed by hand" in press(2, "lost")[1]
     assert live.run.view.num_active == 2
-    assert "is gone already" in press(2, "lost")[1]
-    assert "is lost by hand" in press(1, "lost")[1]
-    assert "is the last one: it cannot be lost" in press(0, "lost")[1]
-    assert "is back by hand" in press(2, "back")[1]
+    assert "is already lost" in press(2, "lost")[1]
+    assert "was removed by hand" in press(1, "lost")[1]
+    assert "is the last worker and cannot be lost" in press(0, "lost")[1]
+    assert "was brought back by hand" in press(2, "back")[1]
     assert live.run.view.num_active == 2
-    assert "is there already" in press(2, "back")[1]
+    assert "is already in the run" in press(2, "back")[1]
     live.handle(
         Received("worker 0", msg.Hello("worker 0")), 2.0
     )  # another process, as fast as the one before
@@ -284,8 +284,8 @@ def test_a_worker_that_is_being_lost_is_counted_as_lost(measures: bool) -> None:
         said += [each.text for each in sent_now if isinstance(each, msg.Incident)]
         run.perform(given)
     assert [text.partition(" at ")[0] for text in said] == [
-        *("worker 1 is lost by hand", "worker 2 is lost by hand"),
-        "worker 0 is the last one: it cannot be lost",
+        *("worker 1 was removed by hand", "worker 2 was removed by hand"),
+        "worker 0 is the last worker and cannot be lost",
     ]
 
 

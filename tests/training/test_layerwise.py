@@ -95,5 +95,7 @@ def test_replicas_and_a_server_take_the_same_steps_and_slices_are_refused(name):
         live = ThreadedRun(toy_experiment(**values | two, backend="dask")).run()
         assert torch.equal(simulated.parameters, live.parameters)
         assert ps.replay(simulated) == len(simulated.log)
-    with pytest.raises(ParameterError, match=r"each of the 2 servers of 'bsp' holds a part; use servers: 1"):
+    with pytest.raises(
+        ParameterError, match=r"each of the 2 servers of 'bsp' holds parts of tensors; use servers: 1"
+    ):
         toy_experiment({"name": "bsp", "servers": 2}, **toy)

@@ -57,7 +57,7 @@ def test_the_factor_is_that_of_torch_after_every_evaluation(lower, patience, coo
             again = part.rule(lower)
             again.load_state_dict(json.loads(json.dumps(ours.state_dict())))
             ours = again
-        before, said = ours.factor, ours.hear({"val_loss": value})
+        before, said = ours.factor, ours.update({"val_loss": value})
         schedule.step(value)
         assert ours.factor == theirs.param_groups[0]["lr"]
         assert bool(said) == (ours.factor != before)
@@ -154,7 +154,7 @@ def test_what_hears_of_no_evaluation_is_refused():
         toy(schedule=SOON | {"metric": "f1"}, metrics={"f1": lambda outputs, targets: 0.5})
     with pytest.raises(ParameterError, match="timing_only: nothing is evaluated"):
         toy(timing_only=True)
-    with pytest.raises(ParameterError, match="there is none in 7 epochs if evaluate_every is 8"):
+    with pytest.raises(ParameterError, match="there is none in 7 epochs with evaluate_every = 8"):
         toy(evaluate_every=8)
     none = {"name": "mixture", "num_samples": 120, "num_features": 4, "num_classes": 3, "val_fraction": 0}
     with pytest.raises(ParameterError, match=r"optimizer.schedule needs validation data"):

@@ -265,7 +265,7 @@ def test_workers_may_step_by_another_optimizer_than_the_servers():
     assert torch.equal(one.parameters, two.parameters)
     assert "lr = 0.05 for each worker's own steps" in one.summary()["lr_convention"]
     assert ps.Experiment.from_spec(one.experiment.spec()) == one.experiment
-    with pytest.raises(ParameterError, match="no worker of strategy 'bsp' steps by itself"):
+    with pytest.raises(ParameterError, match="workers of strategy 'bsp' take no local steps"):
         toy_experiment("bsp", inner_optimizer="adam")
 
 

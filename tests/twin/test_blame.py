@@ -149,12 +149,12 @@ def test_a_run_of_psbench_and_a_csv_are_read(tmp_path):
         ): "worker 0 has no step 9: the trace has a gap",
         "\n".join(["worker,step,begin", *rows]): "has no column 'end'",
         "\n".join(["worker,step,begin,end", *rows, rows[0]]): "has step 0 twice",
-        "\n".join(["worker,step,begin,end", "a,0,x,1"]): "row 0: begin is no number",
-        "worker,step,begin,end": "has no rows below its head",
-        "\n".join(["worker,step,begin,end", rows[0], "a,1.5,0,1"]): "row 1: step is no whole number",
-        "\n".join(["worker,step,begin,end", rows[0], "a,inf,0,1"]): "row 1: step is no whole number",
+        "\n".join(["worker,step,begin,end", "a,0,x,1"]): "row 0: begin is not a number",
+        "worker,step,begin,end": "has no rows below its header",
+        "\n".join(["worker,step,begin,end", rows[0], "a,1.5,0,1"]): "row 1: step is not a whole number",
+        "\n".join(["worker,step,begin,end", rows[0], "a,inf,0,1"]): "row 1: step is not a whole number",
         f"worker,step,begin,end\na,1,1{'0' * 400},2": "row 0: begin is too large",
-        f"worker,step,begin,end\na,1{'0' * 400},1,2": "row 0: step is no whole number",
+        f"worker,step,begin,end\na,1{'0' * 400},1,2": "row 0: step is not a whole number",
         "\n".join(["worker,step,begin,end", rows[0], "a,1,0,1e300"]): "row 1: end is too large",
         "\n".join(["worker,step,begin,end", rows[0], ",0,0,1"]): "row 1: worker has no name",
     }.items():
@@ -162,10 +162,10 @@ def test_a_run_of_psbench_and_a_csv_are_read(tmp_path):
         with pytest.raises(ps.DataError, match=problem):
             read_meetings([file])
     for paths in ([file, tmp_path / "run"], [tmp_path / "run", file], [file, file]):
-        with pytest.raises(ps.DataError, match="has all workers, and is read alone"):
+        with pytest.raises(ps.DataError, match="contains all workers"):
             read_meetings(paths)
     ps.run(experiment.but(strategy="asp")).save(tmp_path / "asp")
-    with pytest.raises(ps.DataError, match="do not meet"):
+    with pytest.raises(ps.DataError, match="do not synchronise"):
         read_meetings([tmp_path / "asp"])
 
 
@@ -183,22 +183,22 @@ def test_broken_traces_of_torch_are_one_line(write):
     entries = recorder(meetings, 0, 9.0)["entries"][:9]
     unknown = [each | {"time_discovered_completed_ns": 0} for each in entries]
     for spoilt, problem in [
-        (text[: len(text) // 2], "no JSON, or cut off"),
+        (text[: len(text) // 2], "not JSON, or is truncated"),
         ("[]", "must be a mapping"),
         ("{}", "has neither traceEvents"),
         (json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": []}), "no ProfilerStep"),
-        (json.dumps(made[1]), "is of rank 1, as a file before it"),
-        (json.dumps(jumping), "clocks of rank 1 and rank 0 run apart"),
-        (json.dumps(made[0] | {"traceEvents": still}), "ends before it begins|no collective|run apart"),
-        (json.dumps({"distributedInfo": None, "traceEvents": None}), "traceEvents is no list"),
-        (json.dumps({"rank": 0, "entries": {"a": 1}}), "entries is no list"),
+        (json.dumps(made[1]), "is a second file of rank 1"),
+        (json.dumps(jumping), "clocks of rank 1 and rank 0 differ"),
+        (json.dumps(made[0] | {"traceEvents": still}), "ends before it begins|no collective|differ by more"),
+        (json.dumps({"distributedInfo": None, "traceEvents": None}), "traceEvents is not a list"),
+        (json.dumps({"rank": 0, "entries": {"a": 1}}), "entries is not a list"),
         (json.dumps({"rank": 0, "entries": [3]}), "fewer than two completed collectives"),
         (json.dumps(endless), "an entry has no collective_seq_id and times"),
         (json.dumps({"rank": 0, "entries": unknown}), r"completed collectives \(9 have no time_disc"),
         (text.replace('"dur": ', '"dur": 1e999, "was": '), "has no ts and dur"),
         (text.replace('"ts": ', '"ts": 1e300, "was": '), "has no ts and dur"),
         (text.replace("ProfilerStep#", "ProfilerStep#" + "1" * 5000), "no ProfilerStep"),
-        ("[" * 100_000, "numbers or lists have no end"),
+        ("[" * 100_000, "numbers or lists are too long"),
     ]:
         whole[0].write_text(spoilt)
         with pytest.raises(ps.DataError, match=problem) as error:

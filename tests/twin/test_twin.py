@@ -288,7 +288,7 @@ def test_a_profile_is_a_page_that_is_read_again(measured, tmp_path):
         text[: text.index("experiment:")]: "experiment: is required",
         text.replace("value: ", "valu: ", 1): "fitted.*value: is required",
         text.replace("fitted:\n", "fitted: 3\nthose:\n", 1): "fitted: must be a mapping, got 3",
-        text.replace("workers: 4", "workers: 5", 1): "is not of 5 workers",
+        text.replace("workers: 4", "workers: 5", 1): "does not have the 5 workers",
         text.replace("  link_time:", "  links:", 1): "cluster.link_time: is required",
         text.replace("[16, 32]", "[16, many]", 1): "samples_of_a_worker.1: must be a whole number",
         text[: text.index("experiment:")] + "experiment: x\n": "experiment: must be a mapping, got 'x'",
@@ -322,16 +322,16 @@ def test_a_profile_that_cannot_be_written_is_printed(measured, tmp_path, monkeyp
     said = capsys.readouterr()
     (tmp_path / "printed.yaml").write_text(said.out)
     assert Calibration.read(tmp_path / "printed.yaml").workers == measured.workers
-    assert "is no regular file" in said.err
+    assert "is not a regular file" in said.err
 
 
 @pytest.mark.parametrize(
     ("strategy", "settings", "reason"),
     [
         ("bsp", {"cluster.workers": 5}, "4 workers were measured, not 5"),
-        ("bsp", {"batch_size": 1024}, "batch of 256 samples was not measured, 16 to 32"),
+        ("bsp", {"batch_size": 1024}, "batch of 256 samples was not measured; only 16 to 32"),
         ("bsp", {"model.name": "cnn"}, "model.name was not measured"),
-        ("double_squeeze", {}, r"codec one_bit\(.*bucket=64\) takes was not measured"),
+        ("double_squeeze", {}, r"the time of codec one_bit\(.*bucket=64\) was not measured"),
     ],
 )
 def test_what_was_not_measured_is_refused(measured, strategy, settings, reason):
@@ -408,7 +408,7 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path, monkeypatch):
     for change, problem in {
         '{"version": 7, "runs": {}}': "version: must be 1, got 7",
         "3": "must be a mapping, got 3",
-        "{": "is no JSON",
+        "{": "is not JSON",
         json.dumps(facts | {"runs": {"fit": 10**8}}): "runs.fit: says 100000000 runs, and .* has 2",
         json.dumps(facts | {"runs": {"fit": 2, "fit of 2": 1}}): "runs.fit of 2: says 1 runs, and .* has 0",
         json.dumps(facts | {"runs": {"fit": -1}}): "runs.fit: must be greater than 0, got -1",
@@ -584,7 +584,7 @@ def test_what_codecs_take_is_fitted_and_put_on_what_has_one(tmp_path):
         run.meta["coordinator"] = {"pushes": 400, "serving_s": 800 * message_s, "handled_s": 800 * message_s}
     without = Calibration.of(runs)
     assert any("fp16" in each and "no times of it" in each for each in without.unknown)
-    with pytest.raises(ps.SpecError, match=r"what codec fp16.* takes was not measured"):
+    with pytest.raises(ps.SpecError, match=r"the time of codec fp16.* was not measured"):
         ps.predict(without, [{"name": "ssp", "codec": "fp16"}], seeds=2)
     for run in runs:
         stamps = stamped(run, 1e-4).meta["stamps"]
@@ -630,8 +630,8 @@ def test_stamps_of_clocks_that_run_apart_or_cut_off_are_refused(crowded):
     stamped(apart, 1e-3, behind_s=0.02)
     cut.meta["stamps"] = {name: own for name, own in first.meta["stamps"].items() if name != "pushes"}
     for run, problem in (
-        (apart, r"clocks of worker \d and the coordinator run apart: by 0.02 s"),
-        (cut, "are cut off"),
+        (apart, r"clocks of worker \d and the coordinator drift apart by 0.02 s"),
+        (cut, "are truncated"),
     ):
         with pytest.raises(ps.DataError, match=problem):
             Calibration.of([run])

@@ -395,17 +395,17 @@ def test_workers_of_a_live_run_are_pressed(chromium: Any, screenshots: Path) -> 
         web.mouse.up()
 
     drag(".psb-node-ring", 80)
-    panel.wait(said, argument="worker 0 is 0.25 times as fast by hand")
+    panel.wait(said, argument="worker 0 was made 0.25 times as fast by hand")
     web.locator(".psb-node").nth(1).focus()
     panel.settle(500)
     web.keyboard.press("Delete")  # the focus stays where it was
-    panel.wait(said, argument="worker 1 is lost by hand")
+    panel.wait(said, argument="worker 1 was removed by hand")
     gone = "() => document.querySelector('.psb-why').textContent.includes('Worker 1 has been gone since')"
     panel.wait(gone)
     panel.shot(screenshots / "lab-pressed-live.png")
     box = web.locator(".psb-gone .psb-node-ring").bounding_box()
     web.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, delay=400)
-    panel.wait(said, argument="worker 1 is back by hand")
+    panel.wait(said, argument="worker 1 was brought back by hand")
     drag(".psb-link-hold", 60)
     panel.wait(said, argument="a live run's link cannot be throttled")
     web.click(".psb-stop")

@@ -548,7 +548,7 @@ def test_strategies_are_found_by_a_word_and_typed_values_come_back(panel: Direct
     assert web.input_value('.psb-section-cluster [data-field="speed"]') == "[1, 1, 1, 0.25]"
     web.click(".psb-chooser-head")
     titles = web.locator(".psb-option-title").all_text_contents()
-    assert titles[0] == "Consistency: who waits for whom"
+    assert titles[0] == "Consistency: when workers wait for each other"
     web.fill(".psb-search", "thesis straggl")
     shown = web.locator(".psb-option:visible .psb-option-name").all_text_contents()
     assert shown

@@ -258,7 +258,7 @@ def test_what_a_script_repeats_is_said_for_each_backend():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[" * 200, "more than 50 lists or mappings are inside one another"),
+        ("[" * 200, "lists or mappings are nested more than 50 deep"),
         ("{workers: 2, workers: 3}", "workers"),
         ("9" * 400, "a number has more than 300 digits"),
         ("&a [*a]", "an alias refers to a value that contains it"),

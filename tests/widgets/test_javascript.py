@@ -32,6 +32,13 @@ def test_no_line_is_too_long() -> None:
     assert [each for each in lines if len(each[1]) > 110] == []
 
 
+def test_tooltips_define_terms_as_the_glossary_does() -> None:
+    terms = re.findall(r'^  "(.+)": "(.+)",$', (SOURCES / "terms.js").read_text(), re.MULTILINE)
+    glossary = (HERE.parents[1] / "notebooks/site/glossary.md").read_text()
+    assert len(terms) > 5
+    assert [each for each in terms if "| **{}** | {} |".format(*each) not in glossary] == []
+
+
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.name.partition(".")[0])
 def test_what_the_page_computes(file: Path) -> None:
     node = shutil.which("node")

@@ -125,7 +125,7 @@ def test_rename_remove_save_and_load(panel: Panel) -> None:
 
 
 def test_loading_from_a_folder_without_runs_says_so(panel: Panel, tmp_path: Path) -> None:
-    for folder, says in ((tmp_path, "and holds none"), (tmp_path / "nothing", "there is no such")):
+    for folder, says in ((tmp_path, "and contains none"), (tmp_path / "nothing", "there is no such")):
         panel.say("load", folder=str(folder))
         assert panel.last("answer")["wrong"]
         assert says in panel.last("answer")["text"]

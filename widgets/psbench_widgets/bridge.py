@@ -39,7 +39,7 @@ INTERVAL_S = 0.1
 
 @dataclass(eq=False)
 class Job:
-    """One run that was asked for.
+    """One requested run.
 
     `log` is there from its first event on, `run` when it has ended by itself or was stopped, `error` (a
     traceback) when it failed.
@@ -77,7 +77,7 @@ class Job:
         """Mark that the log has grown (called from the thread that runs, after every event)."""
         self.log = log
 
-    def hear(self, what: str, done: float) -> None:
+    def note_loading(self, what: str, done: float) -> None:
         """Record the progress of reading data, unless the job was cancelled.
 
         Raises
@@ -91,7 +91,7 @@ class Job:
 def perform(job: Job) -> Run:
     """Run a job's experiment; its facts are known before its first event."""
     experiment = job.experiment
-    with listening(job.hear):
+    with listening(job.note_loading):
         workload = Workload.build(experiment)
     strategy = experiment.strategy
     names = [composition.name for composition in strategy.compositions]

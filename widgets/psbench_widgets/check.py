@@ -36,7 +36,7 @@ class CheckResult:
     speeds: list[float] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as the page reads it."""
+        """Return the check's result as plain data for the page."""
         found = {"errors": self.errors, "disabled": self.disabled, "speeds": self.speeds}
         if self.experiment is not None:
             found |= {"yaml": self.experiment.to_yaml(), "python": as_python(self.experiment, self.seeds)}
@@ -203,7 +203,7 @@ def _indented(value: Any, columns: int) -> str:
 
 
 def _brief(value: dict[str, Any], make: Any) -> Any:
-    """Return the shortest mapping, or name, that makes the same thing."""
+    """Return the shortest mapping, or name, with the same meaning."""
     whole = _spec(make(value))
     kept = dict(value)
     for key in [key for key in value if key != "name"]:

@@ -79,7 +79,7 @@ def _lr_scaling() -> dict[str, Any]:
 
 @cache
 def _strategies(*names: str) -> list[dict[str, Any]]:
-    """Return these strategies of the catalogue as options: a panel shows them again with every experiment."""
+    """Return these strategies of the catalogue as options, cached for repeated use."""
     return [published(CATALOGUE[name]) for name in names]
 
 
@@ -105,7 +105,7 @@ def published(entry: Any) -> dict[str, Any]:
 
 
 def label_of(name: str) -> str:
-    """Return what the page calls a strategy: abbreviations in capitals, other names in words.
+    """Return the panel's name of a strategy: abbreviations in capitals, other names in words.
 
     >>> label_of("ssp"), label_of("strategy_switch")
     ('SSP', 'strategy switch')

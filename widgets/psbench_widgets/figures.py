@@ -219,7 +219,7 @@ class Figures:
                 self.charts[figure.key].spec = self._spec(figure, self._shown, self.x)
 
     def _spec(self, figure: FigureSpec, shown: list[Shown], *about: Any) -> dict[str, Any]:
-        """Return a specification, made once for all runs that look alike: Altair takes a while over each."""
+        """Return a specification, cached because Altair takes a while to create one."""
         who = (each.label for each in shown) if figure.names_runs else ()
         key = (figure.key, *who, about)
         if key not in self._made:
@@ -241,7 +241,7 @@ class Figures:
                 self.charts[figure.key].spec = spec
 
     def _say_span(self, words: str) -> None:
-        """Show in each chart over time the displayed part of the run; with two runs, of which run."""
+        """Mark the displayed part of the run in each chart over time; with two runs, name the run."""
         self._span = words
         whose = f"{self._shown[0].label}, " if len(self._shown) > 1 else ""
         whole = "so far" if words == "so far" else "whole run"
@@ -399,7 +399,7 @@ def shares_in_groups(columns: Columns) -> Columns:
 
 
 def fates_in_groups(columns: Columns) -> Columns:
-    """Return gradients of each worker by fate; of many workers, those of tenths of them by their number."""
+    """Return gradients by worker and fate; many workers are grouped into tenths by number."""
     workers = list(dict.fromkeys(columns.get("worker", ())))
     if len(workers) <= MANY:
         return columns

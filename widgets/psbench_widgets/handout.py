@@ -88,7 +88,7 @@ def _facts(run: Run, label: str) -> dict[str, Any]:
     picture = film(experiment, run.log, label, "run", at_s=0.0)
     shown, whole = picture["end_s"], picture["whole_s"]
     names = ", ".join(titles_of(experiment, "data", "model", "cluster", "sharding"))
-    notes = [f"This file has the first {shown:.4g} s of {whole:.4g} s; the charts are of the whole run."]
+    notes = [f"This file shows the first {shown:.4g} s of {whole:.4g} s; the charts cover the whole run."]
     return {
         "label": label,
         "title": label.replace("_", " "),

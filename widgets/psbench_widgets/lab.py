@@ -345,7 +345,7 @@ class _Requests:
         self._checker.check(values, self._own, message.get("seq", 0), self._runner.view.experiment)
 
     def _on_run(self, message: dict[str, Any]) -> None:
-        """Run the values sent with the button press: the panel displayed those."""
+        """Run the values sent with the button press."""
         with self._guard:
             self._lab.values = message["values"]
             if message.get("prediction"):

@@ -32,7 +32,7 @@ def names_of(experiments: Sequence[Experiment]) -> list[str]:
     """
     flat = [dict(leaves(_spec(each))) for each in experiments]
     titles = [each.title for each in experiments]
-    # whose title is not its strategy's is told apart by that, too
+    # whose title is not its strategy's is distinguished by that, too
     repeats = [_REPEATS[bool(each.name) :] for each in experiments]
     return [_name(place, titles, flat, repeats[place]) for place in range(len(titles))]
 

@@ -1,4 +1,4 @@
-"""One panel a notebook cell: running the cell again closes the panel that it made before."""
+"""One panel per notebook cell: running the cell again closes its previous panel."""
 
 from __future__ import annotations
 

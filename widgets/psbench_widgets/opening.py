@@ -1,6 +1,6 @@
 """Opening of a panel without a run: a recorded run that plays slowly, with comments.
 
-`python -m psbench_widgets.opening` records it anew; a test compares it with what the simulator does today.
+`python -m psbench_widgets.opening` records it again; a test compares it with what the simulator does today.
 """
 
 from __future__ import annotations

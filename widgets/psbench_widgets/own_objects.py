@@ -1,4 +1,4 @@
-"""Python objects in the panel: the user's models and data, which the page knows by name only."""
+"""Python objects in the panel: the user's models and data; the page has only their names."""
 
 from __future__ import annotations
 

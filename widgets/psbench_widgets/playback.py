@@ -18,7 +18,7 @@ MOST_SPANS = 30_000
 #: rows from which the moving window of a run under way is made, and for each worker at least: about as many
 #: spans, which fill a wide screen
 NEWEST, OF_EACH = 1000, 12
-#: parts of a run of which the page is told how many workers wait in each: one for some pixels of a strip
+#: parts of a run for which the page receives the number of waiting workers: one for some pixels of a strip
 PARTS = 200
 
 
@@ -81,7 +81,7 @@ def about(experiment: Experiment, label: str, key: str, workers: Sequence[int]) 
 
 
 def _speeds(experiment: Experiment) -> list[float]:
-    """Return how fast each worker is; none of a live run, whose machines are as fast as they are."""
+    """Return the workers' speeds; empty for a live run, whose machines determine them."""
     if experiment.backend != "simulated":
         return []
     return [float(f"{speed:.3g}") for speed in experiment.cluster.profile().speed]

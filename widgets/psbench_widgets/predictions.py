@@ -21,7 +21,7 @@ _NOBODY = 0.01
 
 @dataclass(frozen=True)
 class Prediction:
-    """The user's predictions for the next run; None for those not given.
+    """The user's predictions for the next run; None for missing ones.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Prediction:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Prediction:
-        """Return the prediction of plain data.
+        """Return the prediction from plain data.
 
         Raises
         ------

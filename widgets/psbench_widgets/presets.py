@@ -15,7 +15,7 @@ _SHORT = {"epochs": 20}
 
 @dataclass(frozen=True)
 class Preset:
-    """A situation: its name, its card's title and question, what happens in it, and what differs in it."""
+    """A preset: its name, its card's title and question, a description, and its settings."""
 
     name: str
     title: str
@@ -79,7 +79,7 @@ PRESETS = {
         Preset(
             "different_data",
             "data that differs",
-            "who is not heard?",
+            "whose data is lost?",
             "Every worker has only some of the classes: how does the accuracy change if no worker waits?",
             {
                 "cluster": {**_FOUR, "speed": [1, 1, 1, 0.33]},
@@ -108,7 +108,7 @@ PRESETS = {
 MEASURED = MeasuredPreset(
     "my_cluster",
     "my own machines",
-    "what would they do?",
+    "how fast would they be?",
     "The machines measured by psbench calibrate: how long would another strategy take on them?",
     {},
 )

@@ -39,7 +39,7 @@ def probe(experiment: Experiment) -> dict[str, Any]:
 
 @cache
 def warm_up() -> None:
-    """Take one step in a toy run, once a process.
+    """Take one step in a toy run, once per process.
 
     The first step of a process loads parts of torch that take seconds; a user who presses Run should not
     wait for them.

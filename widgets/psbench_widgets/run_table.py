@@ -149,7 +149,7 @@ class RunTable:
             self._name_all()
 
     def remove(self, number: int) -> None:
-        """Take a run that is over out of the table."""
+        """Remove a finished run from the table."""
         with self._lock:
             if self[number].status in ("queued", "running"):
                 raise ParameterError(f"run {number} is {self[number].status}: stop it first")

@@ -216,13 +216,13 @@ class RunView:
                 return
             films = [each.around(at_s) for each in self._shown]
             if films and films[0]["workers"]:  # else nothing has happened that could be drawn
-                told = {"live": live, "at": at_s, "view": view, "sought": sought}
-                self._send({"kind": "films", "films": films} | told)
+                facts = {"live": live, "at": at_s, "view": view, "sought": sought}
+                self._send({"kind": "films", "films": films} | facts)
 
     def seek(self, kind: str, at_s: float, back: bool = False, view: str = "") -> None:
         """Show the next (or previous) instant of a kind, searched in the whole log.
 
-        Of two runs beside each other it is the nearer one. The view is told too where there is none.
+        Of two runs beside each other it is the nearer one. The view is notified even if there is none.
         """
         with self._lock:
             times = [each.next(kind, at_s, back) for each in self._shown if len(each.log)]
@@ -269,7 +269,7 @@ class RunView:
 
 
 def _is_held_back(job: Job) -> bool:
-    """Return whether a run is slowed down for its viewers, so that drawing costs it no time."""
+    """Return whether a run is paced for its viewers, so that drawing does not slow it."""
     return isinstance(job.control.pace, Pace) and job.control.pace.kind != "fast"
 
 

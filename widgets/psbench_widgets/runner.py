@@ -69,7 +69,7 @@ class Runner:
         """Change the running run, and return a sentence about the consequence; see `Lab.press`."""
         job = self.bridge.current
         if job is None:
-            raise ParameterError("press: no run is running")
+            raise ParameterError("no run is running")
         if job.experiment.backend != "simulated":
             press_live(job, other)
             return f"asked for: {other.words().partition(' at ')[0].partition(' from ')[0]}"

@@ -1,4 +1,4 @@
-"""Charts as specification and rows apart, as the page takes them."""
+"""Charts with specification and rows separated, as the page expects them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live backend: runs on a Dask cluster. Other packages import this module alone.
+"""The live backend: runs on a Dask cluster. Other packages import only this module.
 
 Its names are loaded when they are first used, so that importing it needs neither torch nor Dask.
 """

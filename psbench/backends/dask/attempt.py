@@ -1,4 +1,4 @@
-"""A live run from its first task until it ends or loses a server; the client's side."""
+"""One start of a live run, until it ends or loses a server: the client's side."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _UNNAMED = re.compile(r"[^A-Za-z0-9_.]+")
 
 
 class _HandOver(NamedTuple):
-    """The key and the data of a role on their way to the Dask worker that is to take it."""
+    """The key and the data of a role in transit to its Dask worker."""
 
     address: str
     task: str
@@ -154,7 +154,7 @@ class Attempt:
             raise
 
     def run(self) -> Outcome:
-        """Run to the end; whatever happens, no task is left behind.
+        """Run to the end; leave no task behind, even after an error.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class Attempt:
         self._submit(role, name, self._shipping.to(role, go_on), task, *arguments)
 
     def _name(self, role: str) -> str:
-        """Return a new name for the task of a role: one that is started again is another task."""
+        """Return a new task name for a role; a restarted role gets another name."""
         return f"{self._topic}-{secrets.token_hex(2)}-{role.replace(' ', '-')}"
 
     def _submit(
@@ -213,7 +213,7 @@ class Attempt:
             self._warming.append(self.client.submit(tasks.warm_up, self._topic, names, **placed))
 
     def _servers(self) -> list[str]:
-        """Return the roles of parameter servers in other processes than the coordinator's."""
+        """Return the roles of parameter servers in processes other than the coordinator's."""
         return [role for role in self.placed if role.startswith("server ")]
 
     def _await_addresses(self) -> None:
@@ -225,7 +225,7 @@ class Attempt:
             self._await(role)
 
     def _await_scheduler(self) -> None:
-        """Wait until the scheduler has these tasks: the run that is placed next counts them.
+        """Wait until the scheduler has these tasks, so that the next run's placement counts them.
 
         One whose Dask worker is lost at this moment is never assigned.
         """
@@ -241,7 +241,7 @@ class Attempt:
         next_line_s = self._limits.say_after_s
         while role not in self._addresses:
             try:
-                self._hear(self._announced.get(timeout=0.1))
+                self._handle_report(self._announced.get(timeout=0.1))
             except queue.Empty:
                 waited = time.monotonic() - began
                 self._check_starting(role, waited)
@@ -249,7 +249,7 @@ class Attempt:
                     next_line_s += self._limits.say_after_s
                     logger.warning("waiting for %s to listen, for %.0f s", self._what(role), waited)
 
-    def _hear(self, announcement: dict[str, Any]) -> None:
+    def _handle_report(self, announcement: dict[str, Any]) -> None:
         """Handle a task's report: its address, or its progress."""
         if "address" in announcement:
             self._addresses[announcement["name"]] = Address(*announcement["address"])
@@ -285,7 +285,7 @@ class Attempt:
     # ---------------------------------------------------------------- following the run
 
     def _follow(self, coordinator: ClientSocket) -> Outcome:
-        """Take the coordinator's messages until the run is over."""
+        """Handle the coordinator's messages until the run is over."""
         heard = said = time.monotonic()
         while True:
             message = coordinator.receive(_LOOK_S)
@@ -294,9 +294,9 @@ class Attempt:
                 heard = said = now
             elif now > said + self._limits.say_after_s + _SPOKEN_S:  # else it says for whom it waits
                 said = now
-                logger.warning("no word of %s for %.0f s", self._what(COORDINATOR), now - heard)
+                logger.warning("no message from %s for %.0f s", self._what(COORDINATOR), now - heard)
             while not self._announced.empty():
-                self._hear(self._announced.get())
+                self._handle_report(self._announced.get())
             if isinstance(message, msg.StopRun) or (message is None and coordinator.lost):
                 break
             if message is not None:
@@ -351,11 +351,11 @@ class Attempt:
 
     @property
     def _unmet(self) -> list[str]:
-        """Roles that were started, and have not connected to the coordinator yet."""
+        """The started roles that have not connected to the coordinator yet."""
         return [role for role in self._futures if role not in self._met and role not in self._said_gone]
 
     def _look_around(self, coordinator: ClientSocket) -> None:
-        """Find roles that were lost before they met the coordinator, and new places for lost roles.
+        """Find roles that were lost before they connected, and new places for lost roles.
 
         Nothing here waits for a Dask worker or the scheduler: the run goes on, and so do requests to it.
         """
@@ -442,26 +442,26 @@ class Attempt:
             raise self._of_peer(error) from None
         if isinstance(error, Cancelled) and not self.control.stopping:  # it takes this process for gone
             raise ServerLost(
-                f"{self._what(role)} and this process have lost each other: no sign of life for "
+                f"{self._what(role)} and this process lost their connection: no message for "
                 f"{self._limits.silence_s:g} s (connection.silence_s), or a broken connection; is a machine "
                 "too busy?"
             )
         if isinstance(error, PsbenchError):
             raise error
         if error is None or type(error).__name__ == "KilledWorker":
-            how = "was killed" if self._is_gone(role) else "gives no sign of life: is it frozen?"
+            how = "was killed" if self._is_gone(role) else "does not respond: is it frozen?"
             raise ServerLost(f"{self._what(role)} is gone: its process {how}", role)
         raise BackendError(f"{role} failed: {error!r}") from error
 
     def _is_gone(self, role: str) -> bool:
-        """Return whether the Dask worker of a role is gone, by its scheduler."""
+        """Return whether Dask's scheduler has lost the Dask worker of a role."""
         try:
             return self.placed[role] not in self._ask_scheduler("nthreads", is_needed=False)
         except BackendError:
             return True
 
     def _of_peer(self, failed: PeerFailed) -> PsbenchError:
-        """Return a task's own error if it is one of ours, or ours with its traceback."""
+        """Return the error of a failed task: psbench's own, or a BackendError with the traceback."""
         error = self._error_of(failed.name)
         return error if isinstance(error, PsbenchError) else BackendError(str(failed))
 
@@ -508,7 +508,7 @@ class Attempt:
         if self.client.status != "running":
             if self._outcome is not None:  # else what is raised says so
                 self.record.note(
-                    "the Dask scheduler is gone; the run was not disturbed, and its tasks have ended"
+                    "the Dask scheduler is gone; the run was not affected, and its tasks have ended"
                 )
             return
         try:

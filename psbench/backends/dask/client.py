@@ -1,4 +1,4 @@
-"""A live run from the client's side: placed on the cluster, and started again when it loses a server."""
+"""A live run from the client's side: placement on the cluster, and a restart after the loss of a server."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _placed(
 
 
 def _go_on(record: Record, lost: ServerLost, how: str) -> None:
-    """Go back to the last checkpoint; raise if there is none and work would be lost."""
+    """Return to the last checkpoint; raise if there is none and work would be lost."""
     if not record.can_go_back:
         raise ServerLost(f"{lost}; {record.last_checkpoint}") from None
     record.note(f"{lost}; {record.go_back()}; the run resumes from there {how}")

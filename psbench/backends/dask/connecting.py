@@ -1,4 +1,4 @@
-"""A client of the Dask cluster that a run is to take place on."""
+"""A client of the Dask cluster for a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def connected(
     given: Client | None = None,
     go_on: Callable[[], None] = lambda: None,
 ) -> Iterator[Client]:
-    """Give the client of an experiment's scheduler, or of a local cluster with one process per role.
+    """Yield a client of an experiment's scheduler, or of a local cluster with one process per role.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ def connected(
     else:
         if experiment.connection.resources:
             raise ParameterError(
-                "connection.resources: a cluster on this machine has none; give the scheduler of one that "
-                "has some (dask worker --resources)"
+                "connection.resources: a local cluster has no resources; set `scheduler` to one whose "
+                "workers have them (dask worker --resources)"
             )
         security, limits = _own_security(), experiment.connection
         with (
@@ -66,7 +66,7 @@ def connected(
 
 @contextmanager
 def client_of(address: str, connection: ConnectionSettings) -> Iterator[Client]:
-    """Give a client of the scheduler at that address.
+    """Yield a client of the scheduler at that address.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def _security(connection: ConnectionSettings) -> Security:
         return Security()
     for name in ("tls_ca_file", "tls_cert", "tls_key"):
         if not Path(getattr(connection, name)).is_file():
-            raise ParameterError(f"connection.{name}: there is no file {getattr(connection, name)}")
+            raise ParameterError(f"connection.{name}: file {getattr(connection, name)} does not exist")
     return Security(
         require_encryption=True,
         tls_ca_file=connection.tls_ca_file,
@@ -128,7 +128,7 @@ def _client(address: str, security: Security, within_s: float) -> Iterator[Clien
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Dask's messages about a lost scheduler, which the caller reports once."""
+    """Suppress Dask's messages about a lost scheduler, which the caller reports once."""
     logger = logging.getLogger("distributed.client")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -157,7 +157,7 @@ def _why_not(address: str, error: BaseException, within_s: float) -> str:
 
 
 async def _handshake(address: str, security: Security, within_s: float) -> None:
-    """Connect to the scheduler and close; Dask's client would wait forever for one that does not answer."""
+    """Connect to the scheduler and close; Dask's client would wait forever for an unresponsive one."""
     arguments = security.get_connection_args("client")
     async with asyncio.timeout(within_s):
         comm = await connect(address, timeout=within_s, **arguments)

@@ -46,7 +46,7 @@ _TRIM = ("MALLOC_TRIM_THRESHOLD_", "65536")
 
 
 class Link(NamedTuple):
-    """A connection between two Dask workers: one way, and to the second and back from it.
+    """A connection between two Dask workers: one-way, and round trip.
 
     `by_size`: bytes, and the seconds of a message of so many to the second, and back from it.
     """
@@ -79,7 +79,7 @@ class Diagnosis:
     problems: list[str] = field(default_factory=list)
 
     def cluster(self) -> dict[str, Any]:
-        """Return the cluster as a specification, which the simulator takes."""
+        """Return the cluster as a specification for the simulator."""
         steps = [self.steps[worker] for worker in self.workers]
         best = min(each.seconds_per_sample for each in steps)
         links = {worker: self._links_of(worker) for worker in self.workers}
@@ -109,7 +109,7 @@ class Diagnosis:
 
 
 def slow_workers(steps: Mapping[str, MeasuredSteps]) -> list[str]:
-    """Return a line for each worker that is remarkably slower than the median.
+    """Return a line for each worker that is much slower than the median.
 
     >>> slow_workers({name: MeasuredSteps(each, 0.0, 0.1) for name, each in zip("abc", [1.0, 1.0, 3.5])})
     ["slow worker: c takes 3.5 times the median's time"]
@@ -124,7 +124,7 @@ def slow_workers(steps: Mapping[str, MeasuredSteps]) -> list[str]:
 
 
 def bad_links(links: Mapping[tuple[str, str], Link | None]) -> list[str]:
-    """Return a line for each link that is not there, or remarkably slower than the median.
+    """Return a line for each link that is missing, or much slower than the median.
 
     >>> fast, slow = Link(1e-4, 900.0, 900.0), Link(1e-4, 200.0, 900.0)
     >>> bad_links({("a", "b"): fast, ("b", "a"): fast, ("a", "c"): slow, ("c", "a"): None})
@@ -165,7 +165,7 @@ class _Doctor:
         self._room, self._found = room, Diagnosis(sorted(room.free))
 
     def diagnose(self) -> Diagnosis:
-        """Run all checks, each after the checks that it depends on."""
+        """Run all checks in the order of their dependencies."""
         self._connect()
         self._compare_versions()
         self._count()
@@ -205,8 +205,8 @@ class _Doctor:
         set_there = [worker for worker, there in found.items() if there == value]
         if set_there:
             self._found.problems.append(
-                f"allocator: {len(set_there)} workers run with {name}={value}, which Dask's nanny sets and "
-                "with which torch takes up to 1.6 times as long; remove it from "
+                f"allocator: {len(set_there)} workers run with {name}={value}, set by Dask's nanny, which "
+                "makes torch take up to 1.6 times as long; remove it from "
                 "distributed.nanny.pre-spawn-environ, or use --no-nanny"
             )
 
@@ -237,7 +237,7 @@ class _Doctor:
             return future.result(timeout=self._limits.start_within_s)
         except TimeoutError:
             raise BackendError(
-                f"Dask worker {worker} has not ended a task within {self._limits.start_within_s:g} s "
+                f"Dask worker {worker} did not finish a task within {self._limits.start_within_s:g} s "
                 "(connection.start_within_s): is it frozen?"
             ) from None
 
@@ -272,7 +272,7 @@ class _Doctor:
 
 
 def _echo(experiment: Experiment, topic: str, idle_s: float) -> None:
-    """Answer with the time, with a number to a vector, and with a vector to a request for one."""
+    """Answer the probes of latency and bandwidth until stopped or idle."""
     vector = torch.zeros(_ENTRIES)
     with listening_socket(experiment, take_key(), _LARGEST) as socket:
         get_worker().log_event(topic, list(socket.address))

@@ -28,7 +28,7 @@ def give_key(
     limits: ConnectionSettings,
     go_on: Callable[[], None] = lambda: None,
 ) -> None:
-    """Store a key on a Dask worker, for a task that will be submitted.
+    """Store a key on a Dask worker for a task to be submitted.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def keep_key(task: str, key: RunKey, dask_worker: Worker) -> None:
 
 
 def take_key() -> RunKey:
-    """Return the key that was given for the task that calls this; it can be had once.
+    """Remove and return the key for the calling task.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The lifetime of roles: they outlive the scheduler, and end before their Dask worker closes on request."""
+"""The lifetime of roles: they survive the scheduler, and end before their Dask worker closes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _patient(worker: Worker, close: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def leave_signals(dask_worker: Worker) -> None:
-    """Let a Dask worker ignore Ctrl-C and SIGTERM while it runs tasks: the client handles them.
+    """Let a Dask worker ignore Ctrl-C and SIGTERM during tasks: the client handles them.
 
     Who ends a whole job (a batch system, `timeout`, a terminal) sends them to every process of it, the client
     included, which stops the run and keeps what it has. A Dask worker with a nanny closes when the nanny

@@ -45,7 +45,7 @@ class _KillingNanny(Nanny):
     """Kills its process with a signal: no task runs by then, and torch takes seconds to exit."""
 
     async def instantiate(self) -> Status:
-        """Start the process, also a lost one again, with the settings of a local cluster."""
+        """Start or restart the process with the settings of a local cluster."""
         if self.scheduler_addr in _ended:
             await self.close(reason="run-ended")
             return self.status
@@ -59,7 +59,7 @@ class _KillingNanny(Nanny):
 
 
 def start_cluster(processes: int, security: Security | None = None) -> LocalCluster:
-    """Start a Dask cluster on this machine, reachable from it only, with one thread a process.
+    """Start a Dask cluster on this machine, reachable only from it, with one thread per process.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def _await_processes(
 
 
 def _children() -> list[psutil.Process]:
-    """Return the processes that descend from this one, but Python's own helpers."""
+    """Return the child processes of this one, except Python's own helpers."""
     me, found = psutil.Process(), []
     for child in me.children(recursive=True):
         with suppress(psutil.Error):  # it may be gone by now
@@ -204,7 +204,7 @@ def _settings() -> Iterator[None]:
 
 @contextmanager
 def _set() -> Iterator[None]:
-    """Set Dask's configuration, and restore this process's environment; do not run the user's script again.
+    """Set Dask's configuration, and restore this process's environment; do not rerun the user's script.
 
     Dask's nanny sets MALLOC_TRIM_THRESHOLD_, with which torch takes 1.6 times as long, and writes it into the
     environment of this process, from which every later process would inherit it.

@@ -1,4 +1,4 @@
-"""A check that the machines of a Dask cluster have the memory for the processes that are placed there."""
+"""A check that the machines of a Dask cluster have enough memory for their roles."""
 
 from __future__ import annotations
 

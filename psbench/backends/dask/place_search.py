@@ -1,4 +1,4 @@
-"""The search for Dask workers: free ones take roles while a run goes on, and an adaptive cluster grows.
+"""The search for Dask workers: free ones take roles during a run, and an adaptive cluster grows.
 
 Nothing here waits for a Dask worker, and only a request for room waits for the scheduler.
 """
@@ -29,7 +29,7 @@ _NAME = "psbenchwaits"
 
 
 class PlaceSearch:
-    """Looks for room on a cluster, and asks the Dask workers that are free for a sign of life.
+    """Looks for room on a cluster, and pings the free Dask workers.
 
     All of them are asked at once, so one that is frozen keeps no role from the others.
 
@@ -47,7 +47,7 @@ class PlaceSearch:
         self._asked: dict[str, concurrent.futures.Future[Any]] = {}
 
     def look(self, without: Collection[str], now: float) -> Room | None:
-        """Return the room that a look has found since the last call; else None, and begin looks.
+        """Return the room found since the last call; else start a search and return None.
 
         The room is empty if the scheduler has not answered.
         """
@@ -85,16 +85,16 @@ class PlaceSearch:
 
     @property
     def answered(self) -> set[str]:
-        """The Dask workers that have given a sign of life since the search began."""
+        """The Dask workers that have responded since the search began."""
         return {address for address, asked in self._asked.items() if asked.done() and not _has_failed(asked)}
 
     @property
     def silent(self) -> set[str]:
-        """The Dask workers that were asked, and have not answered within `answer_within_s`."""
+        """The Dask workers that have not responded to a request within `answer_within_s`."""
         return {address for address, asked in self._asked.items() if _has_failed(asked)}
 
     def doubt(self, address: str) -> None:
-        """Ask a Dask worker again before it is given a role."""
+        """Ping a Dask worker again before it gets a role."""
         self._asked.pop(address, None)
 
     def end_asking(self) -> None:
@@ -119,7 +119,7 @@ def _has_failed(asked: concurrent.futures.Future[Any]) -> bool:
 
 
 class Demand:
-    """Asks for Dask workers that a run waits for.
+    """Requests Dask workers for a waiting run.
 
     An adaptive cluster has as many workers as its tasks, those that run and those that wait for a worker, are
     expected to need (`Scheduler.adaptive_target`). These wait for a resource that no worker has, so that none
@@ -138,13 +138,13 @@ class Demand:
         self._waiting: list[Future] = []
 
     def ask(self, count: int) -> None:
-        """Ask for room for so many roles beside the tasks that are there, unless that was done."""
+        """Request room for that many roles in addition to existing tasks, unless requested before."""
         if self._waiting:
             return
         try:
             self._ask("run_on_scheduler", _hours_expected(), _NAME)
         except Exception as error:  # whatever its scheduler is, it can still be waited for
-            logger.info("the Dask cluster cannot be asked to grow: %s", error)
+            logger.info("the request to scale up the Dask cluster failed: %s", error)
             return
         token = secrets.token_hex(8)
         self._waiting = [
@@ -170,7 +170,7 @@ class Demand:
 
 
 def _hours_expected() -> Callable[[str], None]:
-    """Return a function for a scheduler, which then expects an hour of each task of that name."""
+    """Return a function that makes a scheduler expect an hour for each task of that name."""
 
     # in here it is sent whole: a scheduler need not have psbench
     def expect(name: str) -> None:
@@ -181,7 +181,7 @@ def _hours_expected() -> Callable[[str], None]:
 
 @contextmanager
 def demand(client: Client, limits: ConnectionSettings) -> Iterator[Demand]:
-    """Give a demand for Dask workers, which ends with this block."""
+    """Yield a demand for Dask workers, which ends with this block."""
     found = Demand(client, limits)
     try:
         yield found

@@ -1,4 +1,4 @@
-"""The placement of a run on Dask workers that are free; it waits for them if need be."""
+"""The placement of a run on free Dask workers, with waiting if necessary."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _training(roles: Sequence[str]) -> int:
 
 
 def _free_resources() -> Callable[[Scheduler], dict[str, dict[str, float]]]:
-    """Return a function for a scheduler, which returns the unused resources of each Dask worker."""
+    """Return a function that returns the unused resources of each Dask worker, for a scheduler."""
 
     # in here it is sent whole: a scheduler need not have psbench
     def free(dask_scheduler: Scheduler) -> dict[str, dict[str, float]]:
@@ -170,7 +170,7 @@ def placing(
             raise BackendError("another run has been placed on this Dask cluster for too long")
         if waited > next_line_s:
             next_line_s += limits.say_after_s
-            logger.warning("waiting for another run that is being placed, for %.0f of %g s", waited, most_s)
+            logger.warning("waiting for the placement of another run, for %.0f of %g s", waited, most_s)
         time.sleep(_LOOK_S)
     try:
         yield
@@ -180,7 +180,7 @@ def placing(
 
 
 def _note_of_placement() -> tuple[Callable[..., bool], Callable[..., None]]:
-    """Return functions for a scheduler: note which run is placed now, unless another is; remove the note."""
+    """Return functions for a scheduler that set, unless another run has set it, and clear the placed run."""
     name, silence_s = _NOTE, _CLIENT_SILENCE_S
 
     # in here they are sent whole: a scheduler need not have psbench
@@ -211,7 +211,7 @@ def find_room(
     limits: ConnectionSettings,
     ask: Callable[[int], None],
 ) -> Room:
-    """Return a cluster's room when it has some for the roles, waiting for it if need be.
+    """Return a cluster's room once it suffices for the roles.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ def _needs(roles: Sequence[str], room: Room) -> str:
     if room.able is None:
         return str(len(roles))
     able = sum(room.able.values())
-    return f"{len(roles)}, {_training(roles)} of them with connection.resources, which {able} have"
+    return f"{len(roles)}, {_training(roles)} of them with connection.resources, which {able} workers have"
 
 
 def _held(room: Room) -> str:
@@ -284,7 +284,7 @@ def _too_little(room: Room, roles: Sequence[str], least: int, where: str, wait_s
 
 
 def place_with_resources(roles: Sequence[str], room: Room, hosts: str = "any") -> dict[str, str]:
-    """Assign a Dask worker to each role as `place` does, and to training workers one that has the resources.
+    """Assign Dask workers to roles like `place`, with the required resources for training workers.
 
     >>> room = Room({"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}, {}, able={"b": 1})
     >>> sorted(place_with_resources(["coordinator", "worker 0", "evaluator"], room).items())
@@ -317,7 +317,7 @@ def check_replica(placed: Mapping[str, str]) -> None:
 
 
 def place(roles: Sequence[str], threads: Mapping[str, int], hosts: str = "any") -> dict[str, str]:
-    """Assign a Dask worker to each role, as far as there are threads.
+    """Assign a Dask worker to each role, as far as threads suffice.
 
     Every role gets a worker to itself; if there are too few, a worker gets up to as many as it has threads.
 
@@ -353,7 +353,7 @@ def place(roles: Sequence[str], threads: Mapping[str, int], hosts: str = "any") 
 
 
 def _by_hosts(addresses: Sequence[str], hosts: str) -> list[str]:
-    """Return addresses so that neighbours are on different machines, or on the same.
+    """Return addresses with neighbours on different machines, or on the same one.
 
     >>> there = ["tcp://a:1", "tcp://a:2", "tcp://b:1"]
     >>> _by_hosts(there, "spread"), _by_hosts(there, "pack")

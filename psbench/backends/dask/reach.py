@@ -76,7 +76,7 @@ def _listener() -> Callable[..., tuple[str, int] | None]:
 
 
 def _why_not(host: str, port: int, *, token: str, within_s: float) -> str:
-    """Return why a place cannot be connected to; empty if it can."""
+    """Return the reason why an address is unreachable; empty if it is reachable."""
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         with socket.create_connection((host, port), within_s) as end, end.makefile("rb") as answer:

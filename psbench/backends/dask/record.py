@@ -117,7 +117,7 @@ class Record:
 
     @property
     def last_checkpoint(self) -> str:
-        """Words about the last checkpoint."""
+        """Description of the last checkpoint."""
         if self.paths:
             return f"the last checkpoint is {self.paths[-1]}"
         if self._last is not None:
@@ -134,7 +134,7 @@ class Record:
         self.has_gone_back = True
         if self._last is None:
             self.log.truncate(0, 1)
-            return "nothing was done yet"
+            return "nothing had been computed"
         rows, state = self.log.rows(), self._last.checkpoint.state
         versions = rows["version"][rows["kind"] == Kind.APPLY]
         updates = int(max(versions, default=0)) - state["engine"]["view"]["version"]
@@ -153,5 +153,5 @@ class Record:
         tensors, state = self._last.checkpoint.tensors, self._last.checkpoint.state
         facts = {"time_s": state["time_s"], "checkpoints": self.paths, "incidents": self.incidents}
         facts["unanswered"] = True  # a checkpoint falls between an update and its releases
-        reason = f"stopped by hand before it went on from {self._last.name}"
+        reason = f"stopped by hand before it resumed from {self._last.name}"
         return Outcome("stopped", reason, tensors["parameters"], tensors["buffers"], facts)

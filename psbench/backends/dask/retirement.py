@@ -24,7 +24,7 @@ class ServerRetired(ServerLost):
 
 
 class Leavers:
-    """Finds out which Dask workers of a run are being retired.
+    """Detects which Dask workers of a run are retiring.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Leavers:
         self._returned: set[str] = set()  # roles there that `of` has returned
 
     def watch(self, role: str, address: str) -> None:
-        """Subscribe to the scheduler's events about a Dask worker that has a role from now on."""
+        """Subscribe to the scheduler's events about a Dask worker with a role."""
         self._returned.discard(role)
         self._watched.add(address)
         self._client.subscribe_topic(address, partial(self._note, address))

@@ -26,7 +26,7 @@ _GONE = "the Dask scheduler is gone: its process was killed, or its machine is u
 
 
 class Unresponsive(BackendError):
-    """Dask workers do not answer; `addresses` has theirs."""
+    """Dask workers do not answer; `addresses` lists them."""
 
     def __init__(self, reason: str, addresses: Collection[str]) -> None:
         super().__init__(reason)
@@ -91,7 +91,7 @@ def ask(
     except OSError as error:
         if client.status != "running":
             raise BackendError(_GONE) from None
-        raise ServerLost(f"a Dask worker is gone before the run could begin there: {error}") from None
+        raise ServerLost(f"a Dask worker was lost before the run could begin there: {error}") from None
 
 
 def ask_scheduler(

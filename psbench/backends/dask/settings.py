@@ -1,4 +1,4 @@
-"""Refusals of settings that a live run cannot carry out."""
+"""Checks of settings that a live run does not support."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def check(experiment: Experiment) -> None:
     if experiment.processes not in ("auto", 1):
         raise ParameterError("processes: on dask every worker has its own process; remove this setting")
     if experiment.connection.scheduler_file is not None and experiment.scheduler:
-        raise ParameterError("connection.scheduler_file: takes the place of `scheduler`; give one of them")
+        raise ParameterError("connection.scheduler_file: replaces `scheduler`; give only one of them")
     experiment.recovery.check(experiment.num_workers, experiment.strategy.compositions)
     if experiment.stop.tolerance is not None:
         _check_tolerance(experiment)
     if experiment.cluster.throttles:
         raise ParameterError(
-            "cluster: throttles are in virtual time only; a live run has the links of its machines"
+            "cluster: throttles apply in virtual time only; a live run uses the links of its machines"
         )
     if experiment.timing_only:
-        raise ParameterError("timing_only: only the simulated backend can leave out the gradients")
+        raise ParameterError("timing_only: only the simulated backend can skip the gradients")
 
 
 def _check_tolerance(experiment: Experiment) -> None:
@@ -38,6 +38,6 @@ def _check_tolerance(experiment: Experiment) -> None:
         placement = composition.placement
         if placement.num_servers != 1 or isinstance(placement, Replicas):
             raise ParameterError(
-                f"stop.tolerance: on dask no process of {composition.name!r} sees the whole model move; "
-                "use a parameter server with servers: 1, 'map_reduce', or the simulated backend"
+                f"stop.tolerance: on dask no process of {composition.name!r} has the whole model; use a "
+                "parameter server with servers: 1, 'map_reduce', or the simulated backend"
             )

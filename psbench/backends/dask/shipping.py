@@ -27,7 +27,7 @@ def _travels(experiment: Experiment) -> bool:
 
 
 class Shipping:
-    """The data of one run on its way: once to each process, by Dask's own serialisation, in memory.
+    """The data of one run in transit: once to each process, by Dask's own serialisation, in memory.
 
     A worker is sent its shard, and the validation set only if the strategy reads a loss on it; all samples if
     the strategy has workers train on those of others. The evaluator has all samples. Every process has the
@@ -57,7 +57,7 @@ class Shipping:
         return sent
 
     def begin(self, role: str) -> Callable[[], Awaitable[Future | None]]:
-        """Return a function that sends a role's process its data as `to` does, in Dask's event loop."""
+        """Return a function that sends a role's process its data like `to`, in Dask's event loop."""
         where, data = [self._placed[role]], self._for(role) if self._travels else None
 
         async def send() -> Future | None:
@@ -70,7 +70,7 @@ class Shipping:
         return send
 
     def end(self) -> None:
-        """Release the data that was sent."""
+        """Release the sent data."""
         for sent in self._sent:
             sent.release()
         self._sent.clear()

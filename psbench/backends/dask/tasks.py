@@ -1,4 +1,4 @@
-"""The functions of the Dask tasks: one a role, each with sockets of its own."""
+"""The functions of the Dask tasks: one per role, each with its own sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A check that the Dask workers have the same software as the client, before anything else."""
+"""A check that the Dask workers have the same software as the client."""
 
 from __future__ import annotations
 

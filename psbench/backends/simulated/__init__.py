@@ -26,11 +26,10 @@ def check(experiment: Experiment) -> None:
     recovery = experiment.recovery
     if recovery.lets_workers_join:
         raise ParameterError(
-            "recovery: only on dask are Dask workers lost; for the simulated backend say when workers "
-            "fail and rejoin: cluster.failures"
+            "recovery: applies to the dask backend only; for simulated failures set cluster.failures"
         )
     if recovery.replicas:
-        raise ParameterError("recovery.replicas: only on dask are servers lost; set backend: dask")
+        raise ParameterError("recovery.replicas: servers can be lost on dask only; set backend: dask")
 
 
 def _run(*given: Any, client: None = None) -> Outcome:

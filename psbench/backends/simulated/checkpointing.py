@@ -23,7 +23,7 @@ from psbench.training.mixing import ModelVectors
 def worker_states(
     workers: Workers, resources: Resources, spared: list[int], under_way: Mapping[int, Push]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return tensors and plain data of each worker that has joined; `spared` are about to be released."""
+    """Return each worker's tensors and plain data; `spared` workers are about to be released."""
     tensors: dict[str, Tensor] = {}
     states = {}
     for number, waits in idle_workers(resources.view, spared).items():
@@ -38,7 +38,7 @@ def worker_states(
 def restore_workers(
     workers: Workers, resources: Resources, state: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Restore what `worker_states` returned, with each worker's position in its data and step times."""
+    """Restore the state from `worker_states`, with each worker's position in its data and step times."""
     used = [0] * resources.workload.profile.num_workers
     for name, plain in state["workers"].items():
         number = int(name)
@@ -57,7 +57,7 @@ def restore_workers(
 
 
 def payload_tensors(payloads: Mapping[int, ModelVectors]) -> dict[str, Tensor]:
-    """Return the payloads of pushes that wait for a commit, named by push."""
+    """Return the payloads of pushes that await a commit, by push."""
     found: dict[str, Tensor] = {}
     for number, (payload, buffers) in payloads.items():
         found |= {f"push/{number}/payload": payload, f"push/{number}/buffers": buffers}
@@ -65,7 +65,7 @@ def payload_tensors(payloads: Mapping[int, ModelVectors]) -> dict[str, Tensor]:
 
 
 def payloads_in(tensors: Mapping[str, Tensor], pending: Mapping[int, Push]) -> dict[int, ModelVectors]:
-    """Return the payloads of the pushes that the engine's view holds."""
+    """Return the payloads of the pushes in the engine's view."""
     found = under("push/", tensors)
     return {
         number: (found[f"{number}/payload"], found[f"{number}/buffers"])

@@ -1,4 +1,4 @@
-"""Messages in virtual time of workers that hold the model and add up what they push (All-Reduce)."""
+"""Messages of workers that sum their pushes among themselves (All-Reduce), in virtual time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CollectiveLinks:
         self._reported_s = 0.0
 
     def need_replica(self, workers: Collection[int]) -> None:
-        """Note workers that come without the current model; a job's task is sent it anyway."""
+        """Add workers that need the current model; a task of a job receives the model anyway."""
         if self._last in workers:
             self._last = None
         if not isinstance(self._placement, Jobs):
@@ -75,7 +75,7 @@ class CollectiveLinks:
     # ---------------------------------------------------------------- pushes
 
     def up(self, worker: int, num_bytes: float, now: float) -> float:
-        """Return when a push arrives: at once, or, if no other worker computes, after the collective."""
+        """Return the arrival time of a push: now, or the collective's end if no other worker computes."""
         if self._awaits_reports:
             return self._when_all_have_reported(worker, self._network.up(worker, 0, now))
         view = self._resources.view
@@ -87,11 +87,11 @@ class CollectiveLinks:
         return self.ends_s
 
     def _waiting(self) -> list[int]:
-        """Return whose pushes have arrived, and wait for a commit."""
+        """Return the workers whose pushes have arrived and await a commit."""
         return [push.worker for push in self._resources.view.pending.values()]
 
     def _when_all_have_reported(self, worker: int, reported_s: float) -> float:
-        """Return when the coordinator hears of a push, or, of the last, when the collective ends."""
+        """Return when the coordinator receives a push's report; the last one comes as the collective ends."""
         workers, self._reported_s = self._resources.view.workers, max(reported_s, self._reported_s)
         self.took_s = 0.0
         self._reported_by = {each for each in self._reported_by if workers[each].status is Status.COMPUTING}
@@ -106,7 +106,7 @@ class CollectiveLinks:
         return self.ends_s
 
     def collect(self, workers: list[int], now: float, fragment: int = -1) -> None:
-        """Begin the collective of a commit's pushers, unless it has ended with the push of the last one."""
+        """Start the collective of a commit's pushers, unless it ended with the last push."""
         last, self._last = self._last, None
         if last not in workers:
             self._begin(workers, now, fragment)
@@ -126,7 +126,7 @@ class CollectiveLinks:
     # ---------------------------------------------------------------- releases
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
-        """Return when a worker that has the model goes on: after the collective; or when it is sent one."""
+        """Return when a worker continues: after the collective, or after it receives the model."""
         begins = max(now, self.ends_s)
         if worker in self.without_replica:
             self.without_replica.discard(worker)

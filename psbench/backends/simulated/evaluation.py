@@ -13,7 +13,7 @@ from psbench.training.mixing import ModelVectors
 
 
 class SimulatedEvaluation:
-    """Evaluates the current version, and hands the values to the engine as an event, or to the log.
+    """Evaluates the current version, and passes the values to the engine or to the log.
 
     Evaluations cost no virtual time, as a node of its own makes them.
 
@@ -46,7 +46,7 @@ class SimulatedEvaluation:
         self.unhandled: ev.Evaluated | None = None  # the evaluation that the engine has not handled yet
 
     def evaluate(self, number: int, now: float) -> dict[str, float] | None:
-        """Evaluate the current version; rules see the evaluations that are numbered from 1."""
+        """Evaluate the current version; rules receive evaluations numbered from 1."""
         if self._evaluator is None:
             return None
         view = self._view
@@ -60,13 +60,13 @@ class SimulatedEvaluation:
         return values
 
     def evaluate_last(self, now: float) -> None:
-        """Evaluate the version at the end of the run, unless that was done."""
+        """Evaluate the final version, unless it has been evaluated."""
         if self.unhandled is not None:
             self._record(-1, self.unhandled.values, now)
         elif self.evaluated != (self._view.version, self._view.samples):
             self.evaluate(-1, now)
 
     def _record(self, number: int, values: dict[str, float], now: float) -> None:
-        """Log an evaluation that no rule sees: before the first step (0) or after the last (-1)."""
+        """Log an evaluation without a rule: before the first step (0) or after the last (-1)."""
         version = self._view.version
         self._log.add(Kind.EVALUATED, now, id=number, version=version, text=plain_json(values))

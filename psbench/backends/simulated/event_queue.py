@@ -1,4 +1,4 @@
-"""Events in virtual time, in the one order that the same experiment always has."""
+"""Events in virtual time, in a deterministic order."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ class EventQueue:
         self._sequence = count()
 
     def add(self, time: float, priority: int, worker: int, event: Any) -> None:
-        """Add an event, after those of its instant, priority and worker that were added before."""
+        """Add an event after earlier ones of the same time, priority and worker."""
         heappush(self.heap, (time, priority, worker, next(self._sequence), event))
 
     def add_membership(self, events: Iterable[tuple[float, ev.Join | ev.Leave]]) -> None:
-        """Add joins and leaves with their times."""
+        """Add the joins and leaves of a profile."""
         for at_s, event in events:
             self.add(at_s, MEMBERSHIP, event.worker, event)
 
     def schedule(self, time: float, worker: int, event: Any, late: bool = False) -> None:
-        """Add an event of a worker; `late` is after all others of that instant."""
+        """Add an event of a worker; a `late` event follows all others of that time."""
         place = next(self._sequence) + _AFTER_TICKETS
         heappush(self.heap, (time, LATE if late else WORK, worker, place, event))
 
     @property
     def expects_join(self) -> bool:
-        """Whether a worker is still to join."""
+        """Whether a worker has yet to join."""
         return any(isinstance(entry[4], ev.Join) for entry in self.heap)
 
     def state(self) -> list[list[Any]]:
-        """Return the events that a checkpoint holds, as plain data in their order."""
+        """Return the events of a checkpoint as plain data, in order."""
         entries = sorted(entry for entry in self.heap if type(entry[4]).__name__ in _KEPT)
         return [[*entry[:3], type(entry[4]).__name__, asdict(entry[4])] for entry in entries]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> list[ev.Event]:
-        """Add the events that `state` returned; returns them."""
+        """Add and return the events of a `state`."""
         events: list[ev.Event] = []
         for time, priority, worker, name, fields in state:
             events.append(_KEPT[name](**fields))

@@ -1,4 +1,4 @@
-"""What simulated workers exchange with servers: gradients of versions, or what rounds of steps have made."""
+"""Exchanges of simulated workers with servers: gradients of versions, or results of several steps."""
 
 from __future__ import annotations
 
@@ -33,93 +33,93 @@ class WorkersExchange:
     # ---------------------------------------------------------------- vectors
 
     def model(self, release: act.Release) -> ModelVectors | tuple[()]:
-        """Return the parameters and buffers that a release brings, as they arrive."""
+        """Return the parameters and buffers that a release delivers."""
         raise NotImplementedError
 
     def aggregate(self, release: act.Release) -> Tensor:
-        """Return the aggregate that a release brings, as it arrives."""
+        """Return the aggregate that a release delivers."""
         raise NotImplementedError
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
-        """Keep the payload of a push until it arrives; see `Exchange`."""
+        """Store the payload of a push until it arrives; see `Exchange`."""
         raise NotImplementedError
 
     def arrived(self, push: Push) -> ModelVectors:
-        """Return what an arrived push carries."""
+        """Return the payload of an arrived push."""
         return self._carried.pop(push.worker)
 
     def void(self, worker: int, push: Push | None) -> None:
-        """Forget what a worker has sent, such as this push, or is about to send."""
+        """Discard the payload of a push that is in transit or about to be sent."""
         self._carried.pop(worker, None)
 
     # ---------------------------------------------------------------- from one release to the next
 
     def ready_s(self, worker: int, reaches_s: float) -> float:
-        """Return when all that a release brings is there, whose message reaches its worker then."""
+        """Return when a release and all models that it depends on have arrived."""
         return reaches_s
 
     def began(self, worker: int, version: int, at_s: float) -> None:
-        """Take note that a worker begins from a version."""
+        """Record that a worker starts from a version."""
 
     def sends(self, push: Push, now: float) -> None:
-        """Take note that a push leaves its worker."""
+        """Record that a push leaves its worker."""
 
     def mark_release(self, worker: int) -> None:
-        """Mark the state to which a checkpoint goes back if a later push is under way."""
+        """Mark the state that a checkpoint stores if a later push is in transit."""
 
     # ---------------------------------------------------------------- members, servers, other compositions
 
     def enter(self, worker: int, model: LocalModel) -> None:
-        """Take in a worker with a model of its own, which is still empty."""
+        """Add a worker with an empty model of its own."""
 
     def leave(self, worker: int) -> None:
-        """Forget a worker with its residual."""
+        """Remove a worker and its residual."""
 
     def reassign(self, ranges: Ranges) -> None:
-        """Encode for servers that hold other entries from now on."""
+        """Change the entry ranges of the servers."""
 
     def leave_out(self, worker: int, residual: Tensor) -> None:
-        """Have a worker add this to its next push."""
+        """Add a vector to a worker's next push."""
         raise NotImplementedError
 
     def residuals(self) -> dict[int, Tensor]:
-        """Return the residual of each worker's pushes, where there is one."""
+        """Return the residuals by worker."""
         return {}
 
     # ---------------------------------------------------------------- models of workers
 
     def computes_from(self, worker: int, model: LocalModel) -> Tensor:
-        """Return the parameters that a worker's step is computed from, the same until its end."""
+        """Return the parameters that a worker's current step starts from."""
         return model.parameters
 
     def model_of(self, worker: int, model: LocalModel) -> ModelVectors:
-        """Return the model that a worker has now."""
+        """Return the current model of a worker."""
         return model.parameters, model.buffers
 
     def measured(self, models: Sequence[ModelVectors]) -> dict[str, float]:
-        """Return what is known of the workers' models beside their mean, at an evaluation."""
+        """Return the consensus distance and similar measures at an evaluation."""
         return {}
 
     # ---------------------------------------------------------------- checkpoints
 
     def checkpoint(self, worker: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return tensors and plain data for a checkpoint: current if it waits, else of the last release."""
+        """Return tensors and plain data of a worker: its current state if it waits, else its last release."""
         raise NotImplementedError
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
+        """Restore the state from `checkpoint`."""
         raise NotImplementedError
 
     def codec_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return tensors and plain data of the servers' codecs; empty without any."""
+        """Return tensors and plain data of the servers' codecs; empty without codecs."""
         return {}, {}
 
     def restore_codecs(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `codec_state` returned, after all workers are restored."""
+        """Restore the state from `codec_state`, after all workers are restored."""
 
 
 class Snapshots:
-    """The versions that workers under way started from, each stored once."""
+    """Versions that running steps started from, each stored once."""
 
     def __init__(self) -> None:
         self._held: dict[int, ModelVectors] = {}
@@ -130,7 +130,7 @@ class Snapshots:
 
     @property
     def versions(self) -> set[int]:
-        """The versions that are stored."""
+        """The stored versions."""
         return set(self._held)
 
     def take(self, version: int, parameters: Tensor, buffers: Tensor) -> None:
@@ -145,14 +145,14 @@ class Snapshots:
         return self._held[version]
 
     def drop(self, version: int) -> None:
-        """Store a version for one worker less."""
+        """Release one worker's reference to a version."""
         self._users[version] -= 1
         if not self._users[version]:
             del self._held[version], self._users[version]
 
 
 class GradientExchange(WorkersExchange):
-    """Servers have the model: a release brings a version, and the gradient of a step on it is pushed.
+    """Exchange with servers that hold the model: a worker receives a version and pushes its gradient.
 
     Workers have no models of their own: those that start from one version share it.
 
@@ -173,12 +173,12 @@ class GradientExchange(WorkersExchange):
         self.snapshots = Snapshots()
 
     def model(self, release: act.Release) -> ModelVectors:
-        """Return the version that is to be loaded, and store it until the push of its step is there."""
+        """Return the version to load, and store it until the gradient is pushed."""
         self.snapshots.take(release.load, self._server.parameters, self._server.buffers)
         return self.snapshots.get(release.load)
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
-        """Keep a gradient, with the worker's residual; the version that it is of is not needed any more."""
+        """Add the residual to a gradient, store the sum, and release the version."""
         self.snapshots.drop(push.base_version)
         residual = self._residuals.pop(push.worker, None)
         vector = payload if residual is None else payload + residual
@@ -186,16 +186,16 @@ class GradientExchange(WorkersExchange):
         return lambda: vector
 
     def void(self, worker: int, push: Push | None) -> None:
-        """Forget the version that a step under way is of."""
+        """Release the version of a cancelled step."""
         if push is not None:
             self.snapshots.drop(push.base_version)
 
     def leave(self, worker: int) -> None:
-        """Forget a worker's residual."""
+        """Remove a worker's residual."""
         self._residuals.pop(worker, None)
 
     def leave_out(self, worker: int, residual: Tensor) -> None:
-        """Have a worker add this to its next push."""
+        """Add a vector to a worker's next push."""
         self._residuals[worker] = residual
 
     def residuals(self) -> dict[int, Tensor]:
@@ -203,12 +203,12 @@ class GradientExchange(WorkersExchange):
         return self._residuals
 
     def checkpoint(self, worker: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a worker's residual, which a push under way has not carried yet."""
+        """Return a worker's residual, unless a push in transit carries it."""
         residual = self._residuals.get(worker)
         return ({} if residual is None else {"residual": residual}), {}
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore a worker's residual, and the version of a step that is to be repeated."""
+        """Restore a worker's residual, and the version of a step that is repeated."""
         if "residual" in tensors:
             self._residuals[worker] = tensors["residual"]
         if "since" in plain and "model/parameters" in tensors:
@@ -217,7 +217,7 @@ class GradientExchange(WorkersExchange):
 
 
 class ServerExchange(WorkersExchange):
-    """Servers, or replicas under All-Reduce, have the model: rounds of steps are pushed, and codecs encode.
+    """Exchange with servers or replicas: workers push results of several steps, and codecs encode.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ class ServerExchange(WorkersExchange):
         self._compression = Compression(composition, own, workload.streams, residuals, fragments)
 
     def model(self, release: act.Release) -> ModelVectors:
-        """Return the model or a fragment of it, as codecs leave it."""
+        """Return the model or a fragment of it, as decoded by the codecs."""
         server, compression = self._server, self._compression
         if release.fragment >= 0:
             return compression.part(release.fragment, server.parameters), server.buffers.clone()
@@ -244,13 +244,13 @@ class ServerExchange(WorkersExchange):
         return sent, server.buffers.clone()
 
     def aggregate(self, release: act.Release) -> Tensor:
-        """Return the last commit's aggregate, as codecs leave it."""
+        """Return the last commit's aggregate, as decoded by the codecs."""
         assert self._server.aggregate is not None
         return self._compression.aggregate(release.worker, release.load, self._server.aggregate)
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
-        """Keep what codecs leave of a payload, with the running statistics as they are now."""
-        vector = self._compression.push(push.worker, push.ticket, payload, push.fragment)
+        """Encode a payload and store it with the current running statistics."""
+        vector = self._compression.push(push, payload)
         self._carried[push.worker] = vector, buffers.clone()
         return lambda: vector
 
@@ -259,19 +259,19 @@ class ServerExchange(WorkersExchange):
         self._compression.mark_release(worker)
 
     def leave(self, worker: int) -> None:
-        """Forget a worker with its codecs."""
+        """Remove a worker and its codecs."""
         self._compression.leave(worker)
 
     def reassign(self, ranges: Ranges) -> None:
-        """Encode for servers that hold other entries from now on."""
+        """Change the entry ranges of the servers."""
         self._compression.repartition(ranges)
 
     def leave_out(self, worker: int, residual: Tensor) -> None:
-        """Have a worker add this to its next push."""
+        """Add a vector to a worker's next push."""
         self._compression.leave_out(worker, residual)
 
     def residuals(self) -> dict[int, Tensor]:
-        """Return the residual of each worker's pushes, where there is one."""
+        """Return the residuals by worker."""
         return self._compression.residuals()
 
     def checkpoint(self, worker: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -279,7 +279,7 @@ class ServerExchange(WorkersExchange):
         return self._compression.checkpoint_worker(worker, waits)
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
+        """Restore the state from `checkpoint`."""
         self._compression.restore_worker(worker, tensors, plain)
 
     def codec_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -287,5 +287,5 @@ class ServerExchange(WorkersExchange):
         return self._compression.checkpoint_servers()
 
     def restore_codecs(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `codec_state` returned, after all workers are restored."""
+        """Restore the state from `codec_state`, after all workers are restored."""
         self._compression.restore_servers(tensors, plain)

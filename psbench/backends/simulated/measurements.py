@@ -1,4 +1,4 @@
-"""Numbers that parts ask for with `Measure`, in virtual time, and what they cost."""
+"""Values and costs of the numbers that parts request with `Measure`, in virtual time."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class SimulatedMeasurements:
         self._bases = set[int]()  # of the updates of an answer
 
     def begin(self, actions: Sequence[act.Action]) -> None:
-        """Take note of an answer that is to be performed; call if the composition `holds_versions`."""
+        """Prepare for an answer's actions; call if the composition `holds_versions`."""
         self._bases = bases_of_updates(actions)
 
     def hold(self, version: int) -> None:
-        """Keep the version that a worker starts from; call if the composition `holds_versions`."""
+        """Store the version that a worker starts from; call if the composition `holds_versions`."""
         if version not in self.held:
             in_use = versions_in_use(self._resources.view, version, self._bases)
             self.held = {v: tensor for v, tensor in self.held.items() if v in in_use}
@@ -53,7 +53,7 @@ class SimulatedMeasurements:
     def measure(
         self, measure: act.Measure, payloads: Mapping[int, ModelVectors]
     ) -> tuple[dict[str, float], float]:
-        """Return the numbers by name, and the seconds that they take."""
+        """Return the numbers by name, and their cost in seconds."""
         facts, seconds = {}, 0.0
         loads: list[float] = []
         for name, push in measure.needs.items():

@@ -1,4 +1,4 @@
-"""What simulated workers exchange where there is no server: each mixes its model with those of others."""
+"""Exchanges between simulated workers without a server: each mixes its model with other models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from psbench.training.mixing import Mixer, ModelVectors, consensus_distance
 
 
 class PeerExchange(WorkersExchange):
-    """Workers have the models: a release brings a mixture of them, and a push says that there is another.
+    """Exchange between peers: a release delivers a mixture of models, and a push announces a new model.
 
     A worker's model changes when an exchange is decided, and the worker has it when all that it takes has
     arrived. A step is computed from the model as it was when the step began.
@@ -52,11 +52,13 @@ class PeerExchange(WorkersExchange):
     # ---------------------------------------------------------------- exchanges
 
     def mix(self, mix: act.Mix, now: float) -> None:
-        """Make models anew, all from the others as they were."""
+        """Mix models simultaneously, from their values before the exchange."""
         made = {worker: self._mixture(worker, row, mix) for worker, row in mix.rows.items()}
+        waiting = mix.rows if mix.meet else [next(iter(mix.rows))]
+        met_s = self._links.ring(list(mix.rows), now) if mix.meet else now
         for worker, row in mix.rows.items():
-            if worker == self._initiator(mix):
-                self._ready_s[worker] = self._arrived(mix, worker, row, now)
+            if worker in waiting:
+                self._ready_s[worker] = met_s if mix.meet else self._arrived(mix, worker, row, now)
                 if (model := made[worker]) is not None:
                     self._mixed[worker] = model
             elif (model := made[worker]) is not None:
@@ -65,12 +67,8 @@ class PeerExchange(WorkersExchange):
         self._versions |= mix.versions
         self._forget()
 
-    def _initiator(self, mix: act.Mix) -> int:
-        """Return who is released with its new model: the first; the other of a pair goes on meanwhile."""
-        return next(iter(mix.rows))
-
     def _mixture(self, worker: int, row: Mapping[int, float], mix: act.Mix) -> ModelVectors | None:
-        """Mix what others sent, or have now, with what the worker has now, running statistics included."""
+        """Return the mixture of a worker's current model and the received models, with running statistics."""
         if not self._computes:
             return None
         version = mix.versions[worker] - 1
@@ -92,7 +90,7 @@ class PeerExchange(WorkersExchange):
         return model.parameters, model.buffers
 
     def _arrived(self, mix: act.Mix, worker: int, row: Mapping[int, float], now: float) -> float:
-        """Return when a worker has all that its mixture takes."""
+        """Return when a worker has received all models of its mixture."""
         others, version = [other for other in row if other != worker], mix.versions[worker] - 1
         if mix.sent:
             times = [self._links.arrival(other, version, worker, now) for other in others]
@@ -103,7 +101,7 @@ class PeerExchange(WorkersExchange):
         return max([now, *times])
 
     def _send_model(self, worker: int, version: int, model: ModelVectors | None, now: float) -> None:
-        """Send a model to the worker's neighbours, for their exchange of that number."""
+        """Send a worker's model to its neighbours for the exchange of that number."""
         graph = self._resources.view.neighbourhood
         if graph is None or not self._by_neighbours:
             return
@@ -122,22 +120,22 @@ class PeerExchange(WorkersExchange):
     # ---------------------------------------------------------------- from one release to the next
 
     def ready_s(self, worker: int, reaches_s: float) -> float:
-        """Return when the worker's mixture is there."""
+        """Return when the worker's mixture is complete."""
         return max(reaches_s, self._ready_s.pop(worker, reaches_s))
 
     def model(self, release: act.Release) -> ModelVectors | tuple[()]:
-        """Return the worker's mixture; nothing if it goes on from its own model after a void step."""
+        """Return the worker's mixture; None if it continues from its own model after a cancelled step."""
         if (mixed := self._mixed.pop(release.worker, None)) is not None:
             return mixed
         if len(self._models[release.worker].parameters):
             return ()
         if self._resources.view.committed:
-            raise WorkerLost(f"worker {release.worker} comes back, and no worker is left that has a model")
+            raise WorkerLost(f"worker {release.worker} returns, but no other worker has a model")
         server = self._resources.server
         return server.parameters, server.buffers.clone()  # all begin with the same
 
     def began(self, worker: int, version: int, at_s: float) -> None:
-        """Send the neighbours what a step begins with, if that is what is exchanged."""
+        """Send the neighbours the model at the start of a step, if the exchange uses it."""
         model = self._models[worker]
         if self._changes_meanwhile and self._computes:
             self._began_from[worker] = model.parameters.clone()
@@ -146,44 +144,44 @@ class PeerExchange(WorkersExchange):
             self._send_model(worker, version, own, at_s)
 
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
-        """Keep what the step has made, which neighbours are sent with the push."""
+        """Store the model after a step, which the push sends to neighbours."""
         self._carried[push.worker] = payload, buffers.clone()
         return lambda: payload
 
     def sends(self, push: Push, now: float) -> None:
-        """Send the neighbours what the step has made, unless they have what it began with."""
+        """Send the neighbours the model after a step, unless they have the model at its start."""
         if not self._sends_first:
             self._send_model(push.worker, push.base_version, self._carried.get(push.worker), now)
 
     def computes_from(self, worker: int, model: LocalModel) -> Tensor:
-        """Return the model as it was when the step began: a partner may have changed it since."""
+        """Return the model at the start of the step: a partner may have changed it since."""
         return self._began_from.get(worker, model.parameters)
 
     # ---------------------------------------------------------------- members
 
     def enter(self, worker: int, model: LocalModel) -> None:
-        """Take in a worker with a model of its own, which is still empty."""
+        """Add a worker with an empty model of its own."""
         self._models[worker] = model
 
     def leave(self, worker: int) -> None:
-        """Forget a worker; should it come back, it begins with another's model."""
+        """Remove a worker; if it returns, it starts from another worker's model."""
         for held in (self._models, self._mixed, self._ready_s, self._began_from, self._mixer.states):
             held.pop(worker, None)
         for key in [key for key in self._sent if key[0] == worker]:
             del self._sent[key]
 
     def model_of(self, worker: int, model: LocalModel) -> ModelVectors:
-        """Return the model that a worker has now, or is about to be released with."""
+        """Return the worker's current model, or the one of its pending release."""
         return self._now(worker)
 
     def measured(self, models: Sequence[ModelVectors]) -> dict[str, float]:
-        """Return the consensus distance, beside what is evaluated."""
+        """Return the consensus distance."""
         return consensus_distance([model[0] for model in models])
 
     # ---------------------------------------------------------------- checkpoints
 
     def checkpoint(self, worker: int, waits: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a worker's state, with its model also in the middle of a step: no other worker has it."""
+        """Return a worker's state, with its model even during a step: no other worker has it."""
         tensors: dict[str, Tensor] = {}
         if self._computes and (own := self._models.get(worker)) is not None:
             tensors |= named("model/", own.state_dict())
@@ -197,7 +195,7 @@ class PeerExchange(WorkersExchange):
         return tensors, {"ready_s": self._ready_s.get(worker)}
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint` returned, but for the model."""
+        """Restore the state from `checkpoint`, except the model."""
         if mixed := under("mixed/", tensors):
             self._mixed[worker] = mixed["parameters"], mixed["buffers"]
         sent = under("sent/", tensors)

@@ -1,4 +1,4 @@
-"""The steps of one simulated cluster on several processes, with the same bits as on one.
+"""Steps of one simulated cluster on several processes, bit for bit equal to steps on one.
 
 A step is sent to a process as soon as one is free, the first that will be needed first, with a copy of the
 model that it starts from in memory that both share; its gradient comes back there. Each process has its
@@ -40,12 +40,12 @@ _SHARE_OF_MEMORY = 0.25
 
 
 class CannotShare(Exception):
-    """Something that a run computes with cannot be had in another process."""
+    """An object of the run cannot be sent to another process."""
 
 
 @dataclass(eq=False)
 class _Task:
-    """Something to be computed from a model: a step, or a part of an evaluation."""
+    """A computation from a model: a step, or part of an evaluation."""
 
     request: StepTask | EvaluationPart
     parameters: Tensor
@@ -57,7 +57,7 @@ class _Task:
 
 
 class _Process(Child):
-    """A process, and the task in each of its places in the shared memory."""
+    """A process, and the task in each of its slots in shared memory."""
 
     def __init__(self, places: list[int], *arguments: Any) -> None:
         super().__init__(serve, *arguments)
@@ -125,7 +125,7 @@ class Pool:
             task.is_void = True
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
-        """Evaluate on all processes at once, before the steps that wait."""
+        """Evaluate on all processes, before the pending steps."""
         tasks = [_Task(part, parameters, buffers) for part in self._evaluator.parts]
         for task in tasks:
             self._add(task, float("-inf"))
@@ -138,7 +138,7 @@ class Pool:
         self._feed()
 
     def _feed(self) -> None:
-        """Send tasks to the processes that have a place for one, the first to be needed first.
+        """Send tasks to processes with a free slot, in order of need.
 
         The last one is not handed out ahead of time: this process may come to it sooner.
         """
@@ -160,7 +160,7 @@ class Pool:
             process.pipe.send((place, task.request))
 
     def _awaited(self, task: _Task) -> Any:
-        """Return the result of a task; until it is there, others are computed in this process."""
+        """Return the result of a task; compute other tasks here until it arrives."""
         while not task.is_done:
             for ready, _ in self._answers.select(0 if self._todo else None):
                 self._collect(ready.data)
@@ -202,8 +202,8 @@ class Pool:
         self._feed()
 
     def _lose(self, process: _Process) -> None:
-        """Remove a process that is gone; the others compute its tasks."""
-        logger.warning("process %s of a simulated run is gone; others go on", process.process.pid)
+        """Remove a dead process; the others compute its tasks."""
+        logger.warning("process %s of a simulated run is gone; the others continue", process.process.pid)
         self._processes.remove(process)
         self._answers.unregister(process.pipe)
         process.end()
@@ -212,7 +212,7 @@ class Pool:
         self._feed()
 
     def close(self) -> None:
-        """End the processes; none is left behind."""
+        """End all processes."""
         for each in self._processes:
             each.pipe.close()  # which is how it learns of it
         for each in self._processes:
@@ -230,7 +230,9 @@ def _shared(data: Dataset) -> tuple[Any, ...]:
     tensors = data.train_x, data.train_y, data.val_x, data.val_y
     needed = sum(tensor.nbytes for tensor in tensors)
     if needed > _SHARE_OF_MEMORY * available_memory():
-        raise CannotShare(f"there is no memory for a copy of data {data.name!r}, which has {size(needed)}")
+        raise CannotShare(
+            f"there is not enough memory for a copy of data {data.name!r}, which takes {size(needed)}"
+        )
     return tuple(each_array(tensor, lambda part: _in_shared_memory(part.clone())) for tensor in tensors)
 
 
@@ -245,6 +247,6 @@ def _packed(served: Served) -> bytes:
         packed: bytes = cloudpickle.dumps(served)
     except Exception as error:
         raise CannotShare(
-            f"what the run computes with cannot be sent to another process ({type(error).__name__}: {error})"
+            f"an object of the run cannot be sent to another process ({type(error).__name__}: {error})"
         ) from error
     return packed

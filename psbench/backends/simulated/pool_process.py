@@ -1,4 +1,4 @@
-"""What a process does that computes steps for a simulation: it waits for a task, computes, answers."""
+"""A process that computes steps for a simulation: it receives a task, computes and answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ StepNumbers: TypeAlias = tuple[float, Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Served:
-    """What a process computes with, but the data set's tensors."""
+    """A process's workload, except the tensors of the data set."""
 
     module: nn.Module
     changed_buffers: tuple[str, ...]
@@ -53,7 +53,7 @@ class Served:
 
     @classmethod
     def of(cls, workload: Workload, trainer: Trainer, evaluator: Evaluator) -> Served:
-        """Return what the steps of a run need."""
+        """Return the workload of a run's steps."""
         data, model, experiment = workload.data, trainer.model, workload.experiment
         left_out = {*_SHARED, *_LEFT_OUT}
         rest = {each.name: getattr(data, each.name) for each in fields(data) if each.name not in left_out}
@@ -72,7 +72,7 @@ class Served:
         )
 
     def build(self, tensors: tuple[Tensor, ...]) -> tuple[Trainer, Evaluator]:
-        """Return what computes steps and evaluates."""
+        """Return a trainer and an evaluator."""
         torch.set_num_threads(self.threads)
         shared: dict[str, Any] = dict(zip(_SHARED, tensors, strict=True))
         data = Dataset(**self.data, **shared)
@@ -83,7 +83,7 @@ class Served:
 
 
 def serve(pipe: Connection, packed: bytes, tensors: tuple[Tensor, ...], memory: Tensor, size: int) -> None:
-    """Compute what is asked for until the other end of the pipe is closed.
+    """Compute requested tasks until the other end of the pipe is closed.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def _answer(
 
 
 def _packed(error: BaseException) -> bytes:
-    """Return an exception as bytes; one that cannot be sent as an error with its message."""
+    """Return a pickled exception; one that cannot be pickled becomes an error with its message."""
     try:
         packed: bytes = cloudpickle.dumps(error)
         cloudpickle.loads(packed)

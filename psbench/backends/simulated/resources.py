@@ -1,4 +1,4 @@
-"""What the simulation lends its workers."""
+"""Objects that the simulation provides to its workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from psbench.training.trainer import Trainer
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What workers compute with, under whichever composition.
+    """The workers' trainer, evaluator, links and cores, under any composition.
 
     `trainer`, `evaluator` and `steps` are None where a run computes no gradients (timing only), `corruptions`
     where all workers push what they have computed, `cores` where each worker has its own, `link_times` where
@@ -43,16 +43,16 @@ class Resources:
 
     @property
     def computing(self) -> tuple[Steps, Evaluator]:
-        """What a run with gradients computes with."""
+        """The trainer and its companions; call if the run computes gradients."""
         assert self.steps is not None
         assert self.evaluator is not None
         return self.steps, self.evaluator
 
     def position(self, worker: int) -> dict[str, Any]:
-        """Return as plain data where a worker is in its data and its step times."""
+        """Return a worker's position in its data and its step times, as plain data."""
         position = None if self.trainer is None else self.trainer.position(worker)
         return {"used": self.step_times.used(worker), "position": position}
 
     def remembered(self, worker: int) -> dict[str, Tensor]:
-        """Return what a worker's selection remembers, as it is named among its tensors."""
+        """Return the memory of a worker's selection, under its tensor names."""
         return {} if self.trainer is None else named(SELECTION, self.trainer.remembered(worker))

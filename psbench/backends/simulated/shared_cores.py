@@ -1,4 +1,4 @@
-"""Steps of workers that share a machine's cores: they take longer when more compute than there are cores."""
+"""Steps of workers that share a machine's cores: contention makes them longer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psbench.clusters.shared_link import SharedLink
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepBegins:
-    """A worker is about to begin a step; `what` is the event of its end, `seconds` what it takes alone."""
+    """A worker is about to begin a step of `seconds` without contention; `what` is its end event."""
 
     worker: int
     seconds: float
@@ -18,7 +18,7 @@ class StepBegins:
 
 
 class SharedCores:
-    """Processor sharing: of n steps under way each gets a core, or an equal share of all.
+    """Processor sharing: each running step has a core, or an equal share of all cores.
 
     A step that begins makes those under way longer, so an end is looked at again when it has come
     (`contention_delay`). One that is cancelled goes on to its end, as a live worker's does, and its worker's
@@ -48,11 +48,11 @@ class SharedCores:
         self._said: dict[int, float] = {}
 
     def free_s(self, worker: int) -> float:
-        """Return when what a worker began last ends, as far as it is known; 0 of none."""
+        """Return the currently expected end of a worker's last step; 0 without one."""
         return self._link.ends(worker) if worker in self._said else 0.0
 
     def begin(self, worker: int, seconds: float, now: float) -> float:
-        """Begin a step that takes so long on a core of its own; returns when it ends if no other begins.
+        """Begin a step of `seconds` on one core; return its end if no other step begins.
 
         Call in the order of `now`, and not before `free_s`.
         """

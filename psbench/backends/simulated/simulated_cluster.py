@@ -48,7 +48,7 @@ from psbench.training.server import all_finite
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InService:
-    """What a worker has said has been taken by the servers, and decided about."""
+    """The servers have finished processing a worker's message."""
 
     event: ev.Push | ev.Vote | ev.Report
     arrived_s: float
@@ -119,27 +119,27 @@ class SimulatedCluster(PromptDriver):
         self._compose(workload.experiment.strategy.compositions[0], {})
 
     def model(self) -> ModelVectors:
-        """Return the model that the run would leave now: the workers' mean where they train by themselves."""
+        """Return the model of the run: the workers' mean if their models diverge."""
         return self.workers.mean_model() or (self.server.parameters, self.server.buffers)
 
     def measured(self) -> dict[str, float]:
-        """Return what is known of the workers' models beside their mean, at an evaluation."""
+        """Return the consensus distance and similar measures at an evaluation."""
         return self.workers.measured()
 
     def close(self) -> None:
-        """End the processes that compute, if there are any."""
+        """Close the worker processes, if any."""
         if self.steps is not None:
             self.steps.close()
 
     # ---------------------------------------------------------------- releases and pushes
 
     def begin(self, actions: Sequence[act.Action]) -> None:
-        """Take note of an answer that is to be performed."""
+        """Prepare for an answer's actions."""
         if self._measurements.holds_versions:
             self._measurements.begin(actions)
 
     def release(self, release: act.Release, now: float) -> None:
-        """Send a release; a worker that pushes after every step begins one."""
+        """Send a release; a worker that pushes every step begins one."""
         worker = release.worker
         if self._measurements.holds_versions:
             self._measurements.hold(release.load)
@@ -159,14 +159,14 @@ class SimulatedCluster(PromptDriver):
             self._expect(push, reaches)
 
     def repeat(self, workers: Iterable[int], now: float) -> None:
-        """Have restored workers begin the steps again that they were in the middle of."""
+        """Have restored workers repeat their interrupted steps."""
         for worker in sorted(workers):
             push = self.workers.repeat(worker, now)
             if push is not None:
                 self._expect(push, now)
 
     def _expect(self, push: Push, begins_s: float) -> None:
-        """Schedule the end of the step that a push is of."""
+        """Schedule the end of a push's step."""
         worker = push.worker
         self.under_way[worker] = push
         if self._cores is None:
@@ -190,7 +190,7 @@ class SimulatedCluster(PromptDriver):
             insort(arriving, entry)
 
     def serve(self, event: ev.Push | ev.Vote | ev.Report, now: float) -> bool:
-        """Have the servers and the coordinator take what has arrived; False if that takes no time."""
+        """Start serving an arrived message; return False if service takes no time."""
         queues = self.transfers.queues
         if queues is None:
             return False
@@ -202,7 +202,7 @@ class SimulatedCluster(PromptDriver):
         return True
 
     def serve_next(self) -> None:
-        """Have them take what waits, after all answers to what they took before."""
+        """Serve the next waiting message, after the answers to the previous one."""
         queues = self.transfers.queues
         following = None if queues is None else queues.following()
         if following is not None:
@@ -210,7 +210,7 @@ class SimulatedCluster(PromptDriver):
             self._queue.schedule(ends, served.event.worker, served)
 
     def begin_step(self, begins: StepBegins, now: float) -> None:
-        """Begin a step on cores that workers share, when those have ended what its worker began before."""
+        """Begin a step on shared cores once the worker's previous step has ended."""
         cores, worker, ending = self._cores, begins.worker, begins.what
         assert cores is not None
         if not self._goes_on(worker, ending):
@@ -227,7 +227,7 @@ class SimulatedCluster(PromptDriver):
             self._queue.schedule(ends, worker, ending)
 
     def _goes_on(self, worker: int, ending: Push | StepEnd) -> bool:
-        """Return whether a step has not become void."""
+        """Return whether a step is still valid."""
         if isinstance(ending, Push):
             return self.under_way.get(worker) is ending
         return not ending.is_void
@@ -268,44 +268,44 @@ class SimulatedCluster(PromptDriver):
         return True
 
     def receive(self, push: Push) -> bool:
-        """Complete a push that has arrived; returns whether the run goes on with it."""
+        """Complete an arrived push; return whether the run continues with it."""
         payload = self.payloads[push.id] = self.workers.payload(push)
         return math.isfinite(push.loss) and (self._withstands_nan or all_finite(payload[0]))
 
     def void(self, worker: int) -> None:
-        """Make void what a worker computes, and what it has sent that has not arrived."""
+        """Cancel a worker's step and its messages in transit."""
         self.workers.cancel(worker, self.under_way.pop(worker, None))
 
     def forget(self, worker: int) -> None:
-        """Forget what a worker holds: it needs the model anew, and under All-Reduce a replica."""
+        """Discard a worker's state: it needs the model again, and under All-Reduce a replica."""
         self.workers.leave(worker)
         self.transfers.need_replica([worker])
 
     def join(self, worker: int) -> None:
-        """Let a worker come, without a model."""
+        """Add a worker, without a model."""
         self.transfers.need_replica([worker])
 
     # ---------------------------------------------------------------- other actions
 
     def tell(self, tell: act.Tell, now: float) -> None:
-        """Send orders to a worker that computes."""
+        """Send orders to a computing worker."""
         self.workers.order(tell, self.transfers.network.message(tell.worker, now))
 
     def discard(self, discard: act.Discard, now: float) -> None:
-        """Forget a push's payload."""
+        """Discard a push's payload."""
         self.payloads.pop(discard.push.id, None)
 
     def set_timer(self, timer: act.SetTimer, now: float) -> None:
-        """Queue a timer."""
+        """Schedule a timer."""
         self._queue.add(timer.at, TIMER, 0, timer_of(timer))
 
     def measure(self, measure: act.Measure, now: float) -> None:
-        """Measure now, and queue the answer for when that is done."""
+        """Measure now, and schedule the answer for the end of the measurement."""
         facts, seconds = self._measurements.measure(measure, self.payloads)
         self._queue.add(now + seconds, MEMBERSHIP, -1, ev.Measured(facts))
 
     def apply(self, apply: act.Apply, now: float) -> None:
-        """Make the next version, whose stop rules and evaluation follow."""
+        """Create the next version, followed by its stop rules and evaluation."""
         if self._collective is not None:
             self._collective.collect([push.worker for push in apply.pushes], now, apply.fragment)
         if self.transfers.peers is not None:  # what becomes of the models is said by `Mix`
@@ -324,7 +324,7 @@ class SimulatedCluster(PromptDriver):
             self._on_update()
 
     def _exchange(self, pushes: list[Pushed], apply: act.Apply) -> Pushed:
-        """Add up as the part says, and leave with each worker that is still there what it owes."""
+        """Sum as the part declares, and leave each present worker its remainder."""
         total = self.server.exchange(pushes, apply.numbers)[0]
         for push in pushes:
             residual = self.server.left_out(push.vector, total, apply.numbers)
@@ -338,7 +338,7 @@ class SimulatedCluster(PromptDriver):
         self.workers.exchange.mix(mix, now)
 
     def hand_over(self, handover: act.Handover, now: float) -> None:
-        """Take the workers and links of another composition."""
+        """Replace the workers and links by those of another composition."""
         if handover.forgets_momentum:
             self.server.forget_momentum()
         compositions = self._workload.experiment.strategy.compositions
@@ -364,7 +364,7 @@ class SimulatedCluster(PromptDriver):
         self.workers.reassign(self.transfers.ranges)
 
     def _compose(self, composition: Strategy, residuals: dict[int, Tensor]) -> None:
-        """Take new workers and links for a composition."""
+        """Create the workers and links of a composition."""
         resources, placement = self.resources, composition.placement
         if resources.corruptions is not None:
             resources.corruptions.forget()
@@ -395,7 +395,7 @@ class SimulatedCluster(PromptDriver):
     # ---------------------------------------------------------------- checkpoints
 
     def checkpoint(self, facts: Mapping[str, Any], spared: list[int]) -> Checkpoint:
-        """Return a checkpoint with these facts and the cluster's state; `spared` are about to be released."""
+        """Return a checkpoint with these facts; `spared` workers are about to be released."""
         tensors, workers = worker_states(self.workers, self.resources, spared, self.under_way)
         codec_tensors, codecs = self.workers.exchange.codec_state()
         state = {
@@ -415,7 +415,7 @@ class SimulatedCluster(PromptDriver):
         return made
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the state of another cluster; the engine is restored already."""
+        """Restore the state of another cluster; the engine is already restored."""
         state, tensors, view = checkpoint.state, checkpoint.tensors, self._view
         self._compose(self._workload.experiment.strategy.compositions[view.in_force], {})
         transfers = self.transfers

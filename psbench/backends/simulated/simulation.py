@@ -1,4 +1,4 @@
-"""Virtual time: real gradients and real staleness, with seconds that come from the cluster's profile.
+"""Simulation in virtual time: real gradients and real staleness, with times from the cluster's profile.
 
 A heap of events ordered by (time, priority, worker, sequence) drives the engine, whose actions the simulated
 cluster performs. Nothing reads a clock, so the same experiment gives the same log and the same parameters,
@@ -116,7 +116,7 @@ class Simulation:
         self._stop_after = 0
 
     def run(self) -> Outcome:
-        """Run to the end and return what it leaves.
+        """Run to the end and return the outcome.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class Simulation:
     # ---------------------------------------------------------------- events
 
     def _handle_events(self, most: int) -> None:
-        """Handle the first events, at most so many, until the run ends or is asked for something."""
+        """Handle up to that many events, until the run ends or receives a request."""
         heap, arriving, under_way = self.queue.heap, self.queue.arriving, self.cluster.under_way
         control, deadline, cluster, ending = self.control, self._deadline, self.cluster, self.ending
         profile = self.workload.profile
@@ -162,7 +162,7 @@ class Simulation:
             arrives = arriving and (not heap or arriving[0] < heap[0])
             if not (arrives or heap):
                 waits = self.engine.view.waits()
-                raise Deadlock(f"at {self.now:.3f} s no worker can ever go on; {waits}")
+                raise Deadlock(f"at {self.now:.3f} s no worker can ever continue; {waits}")
             self.now, _, _, _, event = entry = arriving.popleft() if arrives else heappop(heap)
             if self.now >= deadline:
                 self.now = self.engine.view.now = deadline
@@ -188,7 +188,7 @@ class Simulation:
                 return
 
     def _served(self, served: InService) -> None:
-        """Handle what the servers have taken; a push may be void by then."""
+        """Handle a served message; its push may have been cancelled."""
         event = served.event
         if not isinstance(event, Push):
             self._handle(event)
@@ -198,7 +198,7 @@ class Simulation:
         self.cluster.serve_next()
 
     def _push(self, push: Push) -> None:
-        """Have the engine handle a push that has arrived, and perform its answer."""
+        """Have the engine handle an arrived push, and perform its answer."""
         del self.cluster.under_way[push.worker]
         push.id = self._next_push
         self._next_push += 1
@@ -213,7 +213,7 @@ class Simulation:
             self._perform(actions)
 
     def _handle(self, event: ev.Event) -> None:
-        """Have the engine handle an event that is no push, and perform its answer."""
+        """Have the engine handle an event other than a push, and perform its answer."""
         if isinstance(event, ev.Leave):
             self.cluster.leave(event.worker)
         elif isinstance(event, ev.Join):
@@ -231,7 +231,7 @@ class Simulation:
             self._stop()
 
     def _stop(self) -> None:
-        """End the run, with a checkpoint of its next version if there is a folder and one comes soon."""
+        """End the run, with a checkpoint of the next version if there is a folder and one comes soon."""
         if not self._checkpoints.stopping:
             self._checkpoints.stop()
             self._stop_after = 0 if self._folder is None else _STOP_AFTER
@@ -260,7 +260,7 @@ class Simulation:
             self.ending.unanswered = bool(self.ending.status)
 
     def _store(self, actions: Sequence[Action]) -> Sequence[Action]:
-        """Perform what makes the model of an answer, write a checkpoint of it, and return the rest."""
+        """Perform the answer's model updates, write a checkpoint, and return the remaining actions."""
         label = self._checkpoints.label(self.engine.measuring, actions)
         if not label:
             return actions
@@ -286,7 +286,7 @@ class Simulation:
         self._perform(self.engine.begin(profile.starters))
 
     def _checkpoint(self, rest: Sequence[Action]) -> Checkpoint:
-        """Return all that is needed to resume, with what is still to be performed of an answer."""
+        """Return a checkpoint, with the remaining actions of an answer."""
         engine = self.engine
         facts = {
             "time_s": self.now,
@@ -318,7 +318,7 @@ class Simulation:
             self.ending.finish(reason)
 
     def _restore(self, start: Checkpoint) -> tuple[list[Action], set[int]]:
-        """Restore all state, and return what is to be performed first, and who repeats steps."""
+        """Restore all state; return the remaining actions, and the workers that repeat steps."""
         state, engine = start.state, self.engine
         engine.load_state_dict(state["engine"])
         start, rest, again = resumption(start, engine.view, engine.composition)

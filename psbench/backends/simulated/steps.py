@@ -1,4 +1,4 @@
-"""Where the steps of simulated workers are computed: in this process, or in several.
+"""Computation of simulated workers' steps, in this process or in several.
 
 A step is begun when its worker is released and its result is taken when it ends in virtual time. Between the
 two the model that it starts from does not change, so it may be computed at any moment in between, and the
@@ -34,19 +34,19 @@ _MEASURED = 8
 
 
 class Steps(Protocol):
-    """Computes steps that were begun, and evaluates."""
+    """Computes started steps, and evaluates."""
 
     def begin(self, job: StepTask, parameters: Tensor, buffers: Tensor, ends_s: float) -> None:
-        """Begin a step from a model, which must not change before the step is taken or cancelled.
+        """Start a step from a model, which must not change before the result is taken or cancelled.
 
         `ends_s` is its end in virtual time, which is when it is needed.
         """
 
     def result(self, job: StepTask, parameters: Tensor, buffers: Tensor) -> StepResult:
-        """Return the result of a step, from the model that it was begun with."""
+        """Return the result of a step, from the model that it started with."""
 
     def cancel(self, job: StepTask) -> None:
-        """Forget a step that was begun."""
+        """Cancel a started step."""
 
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
         """Evaluate a model; see `Evaluator`."""
@@ -56,7 +56,7 @@ class Steps(Protocol):
 
 
 class SerialSteps:
-    """Computes each step in this process when its result is taken; see `Steps`."""
+    """Computes each step in this process when its result is needed; see `Steps`."""
 
     def __init__(self, trainer: Trainer, evaluator: Evaluator) -> None:
         self.result, self._evaluator = trainer.result, evaluator
@@ -76,7 +76,7 @@ class SerialSteps:
 
 
 class GrowingSteps:
-    """Computes in this process until the run has shown that it is worth more; see `Steps`."""
+    """Computes in this process until the run is long enough to benefit from several; see `Steps`."""
 
     def __init__(self, workload: Workload, trainer: Trainer, evaluator: Evaluator, processes: int) -> None:
         self._workload, self._processes = workload, processes
@@ -134,7 +134,7 @@ class GrowingSteps:
 
 
 def steps_of(workload: Workload, trainer: Trainer, evaluator: Evaluator) -> Steps:
-    """Return what computes the steps of a run, on as many processes as the experiment says.
+    """Return the `Steps` of a run, on the experiment's number of processes.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def steps_of(workload: Workload, trainer: Trainer, evaluator: Evaluator) -> Step
 
 
 def _number(workload: Workload, asked: int | Literal["auto"]) -> int:
-    """Return on how many processes to compute: one inside a pool of processes, which shares the cores."""
+    """Return the number of processes: 1 inside a process pool, which shares the cores."""
     if multiprocessing.parent_process() is not None or not fork_server.is_available():
         return 1
     if asked != "auto":

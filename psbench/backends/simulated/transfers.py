@@ -1,4 +1,4 @@
-"""The messages of one composition in virtual time: over which links, and how many bytes each has."""
+"""Messages of one composition in virtual time: their links and their sizes."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from psbench.core.strategy import Strategy
 
 
 class Links(Protocol):
-    """When what workers and the engine say to each other arrives, seconds."""
+    """Arrival times of messages between workers and the engine, in seconds."""
 
     def up(self, worker: int, num_bytes: float, now: float) -> float:
-        """Return when a push that is sent now arrives."""
+        """Return the arrival time of a push that is sent now."""
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
-        """Return when a release arrives that brings a model."""
+        """Return the arrival time of a release with a model."""
 
     def answer(self, worker: int, now: float) -> float:
-        """Return when a release arrives that brings none."""
+        """Return the arrival time of a release without a model."""
 
 
 class ServerLinks(Network):
-    """Servers have the model: every push, and every model that is sent, takes a message."""
+    """Links to servers: every push, and every model that is sent, takes a message."""
 
     answer = Network.message
 
 
 class NoLinks:
-    """There is no server: models pass from worker to worker, and the rest takes no message of its own."""
+    """No server: models pass between workers, and other messages take no time."""
 
     def up(self, worker: int, num_bytes: float, now: float) -> float:
         """See `Links`."""
@@ -55,7 +55,7 @@ class NoLinks:
 
 
 class Transfers:
-    """The links of one composition, and the bytes of its messages.
+    """The links of one composition, and the sizes of its messages in bytes.
 
     Attributes
     ----------
@@ -110,12 +110,12 @@ class Transfers:
         self.bytes_down = [composition.bytes_down(size, n, fragment=each) for each in (*fragments, None)]
 
     def need_replica(self, workers: Collection[int]) -> None:
-        """Note workers that come without the current model."""
+        """Add workers that need the current model."""
         if self.collective is not None:
             self.collective.need_replica(workers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return until when links, servers and collectives are busy, and who needs a replica: plain data."""
+        """Return busy times of links, servers and collectives, and workers without a replica: plain data."""
         queues, peers = self.queues, self.peers
         behind = set[int]() if self.collective is None else self.collective.without_replica
         state = {
@@ -128,7 +128,7 @@ class Transfers:
         return state | ({} if peers is None else {"links": peers.state_dict()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state of `state_dict`; of a live run links are free."""
+        """Restore a state from `state_dict`; links are free after a live run."""
         self.network.load_state_dict(state["network"])
         self.idle_until = state["handed_over_s"]
         if self.collective is not None:
@@ -141,13 +141,13 @@ class Transfers:
 
     @property
     def collective_ends(self) -> float:
-        """When the last collective ends, seconds; 0 where there is none."""
+        """End of the last collective in seconds; 0 without collectives."""
         return 0.0 if self.collective is None else self.collective.ends_s
 
     # ---------------------------------------------------------------- servers hold other entries
 
     def reassign(self, ranges: Ranges, now: float) -> None:
-        """Move entries between servers, with what the optimizer keeps of them; no message is under way."""
+        """Move entries and their optimizer state between servers; no message may be in transit."""
         given, taken = lost_entries(self.ranges, ranges), lost_entries(ranges, self.ranges)
         entry_bytes = self._resources.workload.entry_bytes
         seconds = self.network.move([entry_bytes * n for n in given], [entry_bytes * n for n in taken])
@@ -156,7 +156,7 @@ class Transfers:
         self.idle_until = max(self.idle_until, now) + seconds
 
     def use_ranges(self, ranges: Ranges) -> None:
-        """Have servers hold these entries from now on."""
+        """Change the entry ranges of the servers."""
         self.network.share(_shares(ranges))
         if self.queues is not None:
             self.queues.share(_shares(ranges))
@@ -164,7 +164,7 @@ class Transfers:
 
 
 def _network(resources: Resources, placement: Placement, ranges: Ranges) -> ServerLinks:
-    """Return the links to servers that hold these entries, or add up; other collectives have none."""
+    """Return the links to servers that hold or sum these entries; None for other collectives."""
     profile, times = resources.workload.profile, resources.link_times
     if adding := servers_that_add(placement):  # to each of which workers send, and which answers by itself
         return ServerLinks(replace(profile, server_latency_s=0.0), adding, None, times)
@@ -175,6 +175,6 @@ def _network(resources: Resources, placement: Placement, ranges: Ranges) -> Serv
 
 
 def _shares(ranges: Ranges) -> list[float]:
-    """Return what part of the entries each server holds."""
+    """Return each server's share of the entries."""
     entries = [sum(stop - start for start, stop in own) for own in ranges]
     return [count / sum(entries) for count in entries]

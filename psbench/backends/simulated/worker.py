@@ -1,4 +1,4 @@
-"""One simulated worker that decides after its steps: what it has, and what happens to it."""
+"""One simulated worker that decides after its steps: its state and its events."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it neither computes nor exchanges."""
+        """Whether the worker neither computes nor communicates."""
         return not (self.computes or self.stashed or self.computes_on or self.loop.exchanging)
 
     def keep_step(self) -> None:
-        """Keep the last step in the model; without gradients there is no model."""
+        """Apply the last step to the model; a run without gradients has no model."""
         if len(self.model.parameters):
             self.model.keep()
 
 
 @dataclass(slots=True, eq=False)
 class WorkerEvent:
-    """Something that happens to one worker, and that only the workers' own code knows of."""
+    """An event of one worker that only the workers' code handles."""
 
     worker: Worker
     generation: int
 
     @property
     def is_void(self) -> bool:
-        """Whether it belongs to work that was cancelled, or to a worker that has left."""
+        """Whether the event belongs to cancelled work, or to a worker that has left."""
         return self.generation != self.worker.generation
 
 
@@ -71,14 +71,14 @@ class StepEnd(WorkerEvent):
 
 @dataclass(slots=True, eq=False)
 class EvaluationEnd(WorkerEvent):
-    """A worker has taken the loss of its own model after a step, and does what its loop said."""
+    """A worker has evaluated its own model after a step, and follows its loop's decision."""
 
     directive: Directive
 
 
 @dataclass(slots=True, eq=False)
 class ReleaseArrival(WorkerEvent):
-    """A release reaches its worker, with the vectors that it carries."""
+    """A release reaches its worker, with its vectors."""
 
     release: act.Release
     vectors: tuple[Tensor, ...]
@@ -93,4 +93,4 @@ class OrdersArrival(WorkerEvent):
 
 @dataclass(slots=True, eq=False)
 class ComputeOn(WorkerEvent):
-    """A worker that has just pushed begins its next step, after all other events of that instant."""
+    """A worker that has just pushed begins its next step, after all other events of that time."""

@@ -1,4 +1,4 @@
-"""The simulated workers of a composition: they take releases, run steps, and send what these make.
+"""The simulated workers of a composition: they receive releases, run steps and send the results.
 
 What a release brings and what becomes of a push is the business of an exchange: with servers, or with peers.
 """
@@ -118,7 +118,7 @@ class Workers:
     # ---------------------------------------------------------------- from the engine
 
     def release(self, release: act.Release, reaches_s: float, now: float) -> Push | None:
-        """Let a worker continue when the release reaches it; returns the push that its step is, if it is."""
+        """Let a worker continue when the release reaches it; return the push of its step, if any."""
         if self._gradients is not None:
             if self._trainer is not None:
                 self._gradients.model(release)
@@ -144,7 +144,7 @@ class Workers:
         return None
 
     def follows_release(self, event: Any, time: float, reaches_s: float) -> bool:
-        """Return whether an event is the arrival of a worker's last release, or ends a step that it began."""
+        """Return whether an event is a worker's last release, or the end of a step that it began."""
         if isinstance(event, StepBegins):
             event = event.what
         elif isinstance(event, StepEnd):
@@ -154,21 +154,21 @@ class Workers:
         return not event.is_void and time >= reaches_s
 
     def order(self, tell: act.Tell, reaches_s: float) -> None:
-        """Have orders reach a worker between two steps; they reach none that has left."""
+        """Deliver orders to a worker between two steps; they are lost if it has left."""
         worker = self._workers.get(tell.worker)
         if worker is not None:
             arrival = OrdersArrival(worker, worker.generation, tell.orders)
             self._queue.schedule(reaches_s, worker.number, arrival)
 
     def payload(self, push: Push) -> ModelVectors:
-        """Return the vector that an arrived push carries, and the buffers; completes the push's loss."""
+        """Return an arrived push's vector and buffers; complete the push's loss."""
         job = self._jobs.pop(push.worker, None)
         if job is not None:
             self._complete_push(push, job)
         return self.exchange.arrived(push)
 
     def cancel(self, worker: int, push: Push | None) -> None:
-        """Void what a worker has under way, such as this push."""
+        """Cancel a worker's step and its push in transit."""
         if self._trainer is not None:
             self.exchange.void(worker, push)
         job = self._jobs.pop(worker, None)
@@ -182,7 +182,7 @@ class Workers:
             self._resources.computing[0].cancel(job)
 
     def leave(self, worker: int) -> None:
-        """Forget a worker with its residual; should it come back, it starts from the model it is sent."""
+        """Remove a worker and its residual; if it returns, it starts from the model it receives."""
         self.cancel(worker, None)
         if self._workers.pop(worker, None) is not None:
             self.without_model.add(worker)
@@ -191,7 +191,7 @@ class Workers:
         self.exchange.leave(worker)
 
     def reassign(self, ranges: Ranges) -> None:
-        """Push to servers that hold other entries from now on."""
+        """Change the entry ranges of the servers."""
         self.exchange.reassign(ranges)
         if self._composition.aggregation.reply == "model":
             self.without_model.update(self._workers)
@@ -199,7 +199,7 @@ class Workers:
     # ---------------------------------------------------------------- models of workers
 
     def models(self) -> list[ModelVectors]:
-        """Return the models of workers released under this composition that are in the run, in order.
+        """Return the models of present workers that were released under this composition, in order.
 
         One that is dropped is not.
         """
@@ -208,11 +208,11 @@ class Workers:
         return [model for model in models if len(model[0])]
 
     def mean_model(self) -> ModelVectors | None:
-        """Return the mean of the workers' models, where they diverge from each other and the server's."""
+        """Return the mean of the workers' models, where these diverge."""
         return mean_model(self.models()) if self.averages_models else None
 
     def measured(self) -> dict[str, float]:
-        """Return what is known of the workers' models beside their mean, at an evaluation."""
+        """Return the consensus distance and similar measures at an evaluation."""
         return self.exchange.measured(self.models())
 
     # ---------------------------------------------------------------- checkpoints
@@ -220,7 +220,7 @@ class Workers:
     def checkpoint(
         self, worker: int, waits: bool, push: Push | None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a worker's state: current if it waits, else of its last release, or push if that arrived.
+        """Return a worker's state: current if it waits, else that of its last release or arrived push.
 
         One that is dropped has nothing under way that a resumed run would begin again, and is where it is.
         """
@@ -240,7 +240,7 @@ class Workers:
         return tensors | held[0], plain | held[1]
 
     def _held(self, worker: Worker, since: Since | None = None) -> Held:
-        """Return what a worker holds now, as it is to be stored if it computes from now on."""
+        """Return a worker's current state, as stored if it computes from now on."""
         plain, tensors = self._resources.position(worker.number), self._resources.remembered(worker.number)
         if since is None or self._repeats_steps:
             plain |= {"loop": worker.loop.state_dict(), "next_chunk_s": worker.next_chunk_s}
@@ -250,7 +250,7 @@ class Workers:
         return tensors, plain
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restore what `checkpoint` returned, except its position in the data and in its step times."""
+        """Restore the state from `checkpoint`, except the positions in data and step times."""
         self.exchange.restore(worker, tensors, plain)
         if self._gradients is not None:
             if "since" in plain:
@@ -267,11 +267,11 @@ class Workers:
             own.next_chunk_s = plain["next_chunk_s"]
             own.model.obey(plain.get("orders", {}))
             own.at_release = own.at_push = kept_tensors(tensors), {**plain}
-            for orders in plain.get("told", ()):
+            for orders in plain.get("later_orders", ()):
                 own.loop.on_orders(orders)
 
     def repeat(self, worker: int, now: float) -> Push | None:
-        """Begin a restored worker's steps again; returns the push that its step is, if it is."""
+        """Repeat a restored worker's steps; return the push of its step, if any."""
         if self._gradients is not None:
             return self._begin_push(worker, *self._repeated.pop(worker), now)
         self._begin(self._workers[worker], now, now)
@@ -284,7 +284,7 @@ class Workers:
         compute_s = self._step_times.next(worker, samples, begins_s)
         if self._trainer is not None:
             self._compute_push(worker, version, samples, begins_s + compute_s)
-        num_bytes = self._transfers.bytes_of_push(-1, version)
+        num_bytes = self._transfers.bytes_of_push(-1, version, -1)
         return Push(-1, worker, ticket, version, samples, 1, num_bytes, compute_s)
 
     def _compute_push(self, worker: int, version: int, samples: int, ends_s: float) -> None:
@@ -295,7 +295,7 @@ class Workers:
         self._steps.begin(job, *self._gradients.snapshots.get(version), ends_s)
 
     def _complete_push(self, push: Push, job: StepTask) -> None:
-        """Take the gradient of a push that has arrived."""
+        """Attach the gradient to an arrived push."""
         assert self._gradients is not None
         assert self._steps is not None
         step = self._steps.result(job, *self._gradients.snapshots.get(push.base_version))
@@ -305,7 +305,7 @@ class Workers:
         self._gradients.push(push, gradient, step.buffers)
 
     def _before_step(self, push: Push) -> Held:
-        """Return what a worker had before the step whose push is under way, with the model it is of."""
+        """Return a worker's state before the step of its push, with the model of that step."""
         plain = self._resources.position(push.worker)
         plain["used"] -= 1
         if (after := plain["position"]) is not None:
@@ -321,7 +321,7 @@ class Workers:
     # ---------------------------------------------------------------- events
 
     def handle(self, event: WorkerEvent, now: float) -> None:
-        """Handle an event of a worker, unless it has become void."""
+        """Handle an event of a worker, unless it has been cancelled."""
         worker = event.worker
         if event.is_void:
             return
@@ -335,7 +335,7 @@ class Workers:
             self._released(event, now)
         elif isinstance(event, OrdersArrival):
             worker.loop.on_orders(event.orders)
-            worker.at_release[1].setdefault("told", []).append(event.orders)
+            worker.at_release[1].setdefault("later_orders", []).append(event.orders)
         else:
             worker.computes_on = False
             self._take_stashed(worker, now, stepped=False)
@@ -389,7 +389,7 @@ class Workers:
         return worker
 
     def _take(self, arrival: ReleaseArrival, at_s: float) -> Directive:
-        """Give a worker a release that reaches it then."""
+        """Deliver a release to a worker."""
         worker, release = arrival.worker, arrival.release
         steps = release.then == "step"
         if steps:
@@ -422,7 +422,7 @@ class Workers:
 
     def _push(self, worker: Worker, overlapping: bool, now: float) -> None:
         loop = worker.loop
-        num_bytes = self._transfers.bytes_of_push(loop.fragment, loop.version)
+        num_bytes = self._transfers.bytes_of_push(loop.fragment, loop.version, loop.setting)
         if self._trainer is None:
             none = numbers_of(None, loop.reads)
             push = loop.push(-1, bytes=num_bytes, overlapping=overlapping, measured=none)
@@ -468,7 +468,7 @@ class Workers:
             self._queue.schedule(begins_s, number, StepBegins(number, compute_s, end))
 
     def _fetch(self, worker: Worker, begins_s: float, now: float) -> float:
-        """Return when a worker can begin its next chunk of data, which has to reach it first.
+        """Return when a worker can begin its next chunk of data, after the chunk has arrived.
 
         With prefetching it was asked for when the chunk before was begun, and is of the size known then.
         """

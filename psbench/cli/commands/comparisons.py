@@ -100,10 +100,14 @@ def search_command(
         Path | None,
         typer.Argument(metavar="SPEC.yaml", help="A strategy that switches; without one, sync_switch."),
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, metavar="R", help="Runs of each share, a seed each.")] = 5,
-    halvings: Annotated[int, typer.Option(min=0, metavar="M", help="Shares to try, each halving.")] = 4,
+    runs: Annotated[
+        int, typer.Option(min=1, metavar="R", help="Number of runs per share, each with its own seed.")
+    ] = 5,
+    halvings: Annotated[
+        int, typer.Option(min=0, metavar="M", help="Number of times that the interval of shares is halved.")
+    ] = 4,
     tolerance: Annotated[
-        float, typer.Option(min=0, metavar="B", help="Accuracy, or of the metric, that may be lost.")
+        float, typer.Option(min=0, metavar="B", help="Acceptable loss of accuracy, or of the metric.")
     ] = 0.01,
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="Metric that must not get worse: accuracy, loss, or your own.")

@@ -85,5 +85,5 @@ def _text(found: Diagnosis) -> str:
         lines.append(f"  {start} to {end}: {what}")
     if rates := [link.up_mbit_s for link in found.at_once.values() if link is not None]:
         lines.append(f"  {len(rates)} at once to {found.workers[0]}: {sum(rates):.0f} Mbit/s together")
-    lines += [f"would go wrong: {problem}" for problem in found.problems] or ["nothing would go wrong"]
+    lines += [f"problem: {problem}" for problem in found.problems] or ["no problems found"]
     return "\n".join(lines)

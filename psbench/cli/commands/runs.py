@@ -38,8 +38,10 @@ def run_command(
         bool,
         typer.Option(
             "--resume",
-            help="Go on with the run in the output folder if there is one, or print its summary if it has "
-            "ended. For batch scripts that are queued again.",
+            help=(
+                "Continue the run in the output folder if there is one, or print its summary if it has "
+                "ended. For batch jobs that are requeued."
+            ),
         ),
     ] = False,
     overwrite: Overwrite = False,
@@ -69,12 +71,12 @@ def run_command(
     experiment, start = read_experiment(spec, values), None
     if go_on:
         if out is None or overwrite:
-            raise SpecError("--resume: goes on with the run in --out DIR, and does not replace it")
+            raise SpecError("--resume: continues the run in --out DIR; give --out, and remove --overwrite")
         if ended := ended_run(out, experiment):
             say(f"the run in {out} has ended")
             return _end(ended, 0, out, as_json)
         start = out if has_checkpoint(out) else None
-        say(f"going on with the run in {out}" if start else f"no checkpoint in {out}: the run begins")
+        say(f"continuing the run in {out}" if start else f"no checkpoint in {out}: starting the run")
     done, interrupted = run_with_progress(experiment, out, overwrite=overwrite, start=start)
     return _end(done, interrupted, out, as_json)
 
@@ -109,7 +111,7 @@ def resume_command(
     path = find(source)
     folder = home_of(path) if out is None else out
     experiment = Experiment.from_spec(resume_spec(path), read_settings(settings), where=str(path))
-    say(f"going on from {path}")
+    say(f"resuming from {path}")
     done, interrupted = run_with_progress(experiment, folder, overwrite=overwrite, start=source)
     return _end(done, interrupted, folder, as_json)
 

@@ -42,7 +42,7 @@ def sweep_command(
         typer.Option(
             "--grid",
             metavar="PATH=VALUES",
-            help="A list of values to try, written as YAML; may be given often. For example "
+            help="A list of values to try, written as YAML; may be repeated. For example "
             "strategy=[bsp, asp], optimizer.lr=[0.05, 0.1].",
         ),
     ] = None,
@@ -69,7 +69,7 @@ def sweep_command(
         ),
     ] = None,
     value: Annotated[
-        str, typer.Option(metavar="RESULT", help="The result by which a setting is the best.")
+        str, typer.Option(metavar="RESULT", help="Result that determines the best setting.")
     ] = "val_accuracy",
     as_json: AsJson = False,
 ) -> int:

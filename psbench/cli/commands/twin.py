@@ -38,9 +38,7 @@ def calibrate_command(
       psbench calibrate --from runs/bsp --from runs/asp
     """  # noqa: D301
     if runs and (spec is not None or settings or scheduler):
-        raise ParameterError(
-            "calibrate: --from takes saved runs as they are; leave out SPEC, --set, --scheduler"
-        )
+        raise ParameterError("calibrate: --from uses saved runs as they are; remove SPEC, --set, --scheduler")
     experiment = None if runs else read_live(spec, settings, scheduler)
     with starting("psbench: loading torch and Dask"):
         from psbench.results.run import Run
@@ -63,7 +61,7 @@ def calibrate_command(
         put(remark)
     for unknown in found.unknown:
         put(f"not identified: {unknown}")
-    say(f"wrote {out}; ask it by: psbench predict {out} --strategy ssp --strategy local_sgd")
+    say(f"wrote {out}; to use it: psbench predict {out} --strategy ssp --strategy local_sgd")
     return 0
 
 
@@ -197,7 +195,7 @@ def diagnose_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show who waits for whom in a trace, and which straggler each collective operation hides.
+    """Show the waiting times between workers in a trace, and the straggler of each collective operation.
 
     A CSV has the columns worker, step, begin, end (seconds; end: ready to meet the others). Of torch: traces
     of its profiler with a `schedule` and `profiler.step()`, or Flight Recorder's dumps as JSON.

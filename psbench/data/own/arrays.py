@@ -46,7 +46,7 @@ def as_array(value: Any, what: str) -> Array:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"data: {what} is no array ({reason})") from None
+        raise DataError(f"data: {what} is not an array ({reason})") from None
 
 
 def _of_pandas(value: Any, what: str) -> Array:
@@ -71,7 +71,8 @@ def column_values(series: Any, what: str) -> Array:
     missing = np.asarray(series.isna())
     if missing.any():
         raise DataError(
-            f"data: {what} has no value in row {int(np.argmax(missing))}; leave such rows out, or fill them"
+            f"data: {what} has a missing value in row {int(np.argmax(missing))}; remove such rows, or fill "
+            "them"
         )
     return np.asarray(series.to_numpy())
 
@@ -81,7 +82,7 @@ def _without_mask(array: Any, what: str) -> Array:
     if len(masked):
         row, *rest = (int(place) for place in masked[0]) if array.ndim else (0,)
         where = f" in row {row}{_column(rest, ())}" if array.ndim else ""
-        raise DataError(f"data: {what} is masked{where}; leave such rows out, or fill them")
+        raise DataError(f"data: {what} is masked{where}; remove such rows, or fill them")
     return np.asarray(array.data)
 
 
@@ -152,7 +153,7 @@ def _checked(
         return array
     if array.dtype.kind not in "fiub":
         raise DataError(
-            f"data: {what} has dtype {array.dtype}, and inputs must be numbers; encode them first"
+            f"data: {what} has dtype {array.dtype}, but inputs must be numbers; encode them first"
             f"{_first_text(array)}"
         )
     if array.ndim < 2 and not part:
@@ -164,7 +165,7 @@ def _checked(
         raise DataError(f"data: {what} is empty: its shape is {array.shape}")
     if array.dtype.kind == "f":
         if inputs == "tokens":
-            raise DataError(f"data: {what} has dtype {array.dtype}, and tokens are whole numbers")
+            raise DataError(f"data: {what} has dtype {array.dtype}, but tokens must be whole numbers")
         check_finite(array, what, names)
     found = _typed(array, what, inputs, exact)
     return found if found.flags.c_contiguous else np.ascontiguousarray(found)
@@ -214,8 +215,8 @@ def check_finite(array: Array, what: str, names: Sequence[str] = ()) -> None:
             row, *rest = (int(place) for place in np.argwhere(wrong)[0])
             value = array[(begin + row, *rest)]
             raise DataError(
-                f"data: {what} has {value} in row {begin + row}{_column(rest, names)}; "
-                "leave such rows out, or fill them"
+                f"data: {what} has {value} in row {begin + row}{_column(rest, names)}; remove such rows, "
+                "or fill them"
             )
 
 
@@ -230,4 +231,4 @@ def _column(place: Sequence[int], names: Sequence[str]) -> str:
 def _first_text(array: Array) -> str:
     """Return the first value that is no number, for a message."""
     odd = next((each for each in array.ravel()[:1000].tolist() if not isinstance(each, (int, float))), None)
-    return "" if odd is None else f" (there is {odd!r})"
+    return "" if odd is None else f" (such as {odd!r})"

@@ -1,4 +1,4 @@
-"""The user's data after reading: arrays, whatever object held them."""
+"""The user's data after reading: arrays, independent of the original object."""
 
 from __future__ import annotations
 

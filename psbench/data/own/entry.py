@@ -174,9 +174,7 @@ def data(
                 )
             val = _read(validation, columns, padding)[0]
         if val is not None and val_fraction is not None:
-            raise ParameterError(
-                f"data: a validation set is given, so leave out val_fraction = {val_fraction}"
-            )
+            raise ParameterError(f"data: a validation set is given, so remove val_fraction = {val_fraction}")
         content = _content(train, val, task, classes, inputs, standardise)
         share = {} if val_fraction is None else {"val_fraction": val_fraction}
         return OwnData.around(content, train.kind, content.fingerprint(), standardise=standardise, **share)
@@ -189,7 +187,7 @@ def data(
 def _column_name(target: Any) -> str | None:
     if target is None or isinstance(target, str):
         return target
-    raise ParameterError(f"data: target is the name of a column, not {target!r}; give arrays as (X, y)")
+    raise ParameterError(f"data: target must be the name of a column, not {target!r}; give arrays as (X, y)")
 
 
 def _read(source: Any, columns: ColumnRoles, padding: Padding) -> tuple[Read, Read | None]:
@@ -236,7 +234,7 @@ def _hugging_face(source: Any, columns: ColumnRoles, padding: Padding) -> Read:
 
 def _pairs(source: tuple[Any, ...]) -> tuple[Read, Read | None]:
     if len(source) not in (2, 4):
-        raise DataError(f"data: a tuple of {len(source)}; give (X, y) or (X, y, X_val, y_val)")
+        raise DataError(f"data: got a tuple of length {len(source)}; give (X, y) or (X, y, X_val, y_val)")
     kind = "(X, y)" if len(source) == 2 else "(X, y, X_val, y_val)"
     train = Read(as_several(source[0], "X"), source[1], kind)
     return train, None if len(source) == 2 else Read(as_several(source[2], "X_val"), source[3], kind)
@@ -285,7 +283,7 @@ def _content(
             )
     if val is not None and val.features != train.features:
         raise DataError(
-            "data: the validation set has other columns than the training set, or in another order"
+            "data: the validation set has different columns from the training set, or in a different order"
         )
     numbers = train.classes and y.dtype.kind in "iu"
     tokens = not isinstance(x, Several) and x.dtype.kind in "iu"

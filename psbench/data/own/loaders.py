@@ -1,4 +1,4 @@
-"""Finds the samples that a DataLoader draws, whatever its sampler."""
+"""Finds the samples that a DataLoader draws, for any sampler."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def loaded(loader: Any) -> Loaded:
     _check_numbers(numbers, count)
     chosen = "" if len(numbers) == count else f" (here {len(numbers)} of {count})"
     warnings.warn(
-        f"data: of a DataLoader the samples that its sampler draws are taken{chosen}; the batch size and the "
-        "order are the experiment's (batch_size=...)",
+        f"data: only the samples that the DataLoader's sampler draws are used{chosen}; batch size and "
+        "order come from the experiment (batch_size=...)",
         UserWarning,
         stacklevel=2,
     )
@@ -112,12 +112,12 @@ def _check_numbers(numbers: Integers, count: int) -> None:
         raise DataError(f"data: the sampler of the DataLoader draws no sample; {_REMEDY}")
     if numbers[0] < 0 or numbers[-1] >= count:
         odd = numbers[0] if numbers[0] < 0 else numbers[-1]
-        raise DataError(f"data: the sampler of the DataLoader draws sample {odd}, and there are {count}")
+        raise DataError(f"data: the sampler of the DataLoader draws sample {odd}, but there are {count}")
     again = numbers[1:][numbers[1:] == numbers[:-1]]
     if len(again):
         raise DataError(
             f"data: the sampler of the DataLoader draws sample {again[0]} more than once in a pass; "
-            f"{_REMEDY}, in which it may be repeated"
+            f"{_REMEDY}, where a sample may occur twice"
         )
 
 
@@ -143,8 +143,8 @@ def _order(sampler: Any, batched: bool, most: int) -> _Order:
         return _Order(_integers(sampler.indices, "data: the SubsetRandomSampler of the DataLoader"), False)
     if isinstance(sampler, WeightedRandomSampler):
         raise DataError(
-            "data: the WeightedRandomSampler of the DataLoader draws the number of uses of each "
-            "sample at random; remove it, and weight the classes in your own loss"
+            "data: the WeightedRandomSampler of the DataLoader draws each sample a random number of times; "
+            "remove it, and weight the classes in your own loss"
         )
     if type(sampler) is RandomSampler:
         count = len(sampler.data_source)
@@ -152,7 +152,7 @@ def _order(sampler: Any, batched: bool, most: int) -> _Order:
             how = " with replacement" if sampler.replacement else ""
             raise DataError(
                 f"data: the RandomSampler of the DataLoader draws {sampler.num_samples} of {count} samples "
-                f"by chance{how}, others in every pass; leave it out, or {_REMEDY}"
+                f"at random{how}, different ones in every pass; remove it, or {_REMEDY}"
             )
         return _Order(np.arange(count), False)
     return _tried(sampler, batched, most)

@@ -28,7 +28,7 @@ def check_samples(read: Callable[[int], Any], count: int, what: str) -> None:
     """
     places = {each * count // _LOOKED_AT for each in range(min(_LOOKED_AT, count))}
     needed = sum(made(read(place), read(place)) for place in places) * count // len(places)
-    check_memory(needed, f"{what}: {count} samples, all at a time,", "use fewer, or shorter ones")
+    check_memory(needed, f"{what}: {count} samples, all at once,", "use fewer, or shorter ones")
 
 
 def check_texts(values: Iterable[Any], count: int, what: str) -> None:
@@ -47,7 +47,7 @@ def check_texts(values: Iterable[Any], count: int, what: str) -> None:
 
 
 def made(sample: Any, again: Any) -> int:
-    """Return the bytes of a sample's objects that a second reading of it creates anew.
+    """Return the bytes of a sample's objects that a second reading of it creates again.
 
     >>> held = "x" * 1000
     >>> made([held], [held]) < 200 < 1000 < made(["x" * 1000], ["y" * 1000])

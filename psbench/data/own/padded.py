@@ -182,7 +182,7 @@ def as_several(value: Any, what: str) -> Any:
     for name, part in zip(names, parts, strict=True):
         if part.ndim == 0 or len(part) != len(parts[0]):
             raise DataError(
-                f"data: {what} has {parts[0].shape} as {names[0]!r} and {part.shape} as {name!r}; give each "
-                "as many samples"
+                f"data: {what} has {parts[0].shape} as {names[0]!r} and {part.shape} as {name!r}; give "
+                "both the same number of samples"
             )
     return Several(parts, tuple(names) if named else ()) if named or len(parts) > 1 else parts[0]

@@ -44,9 +44,7 @@ class OwnData(Own, DataSource):
     source: ClassVar[str] = "your own data"
 
     val_fraction: float = parameter(0.2, "share set aside for validation if none is given", ge=0, lt=1)
-    standardise: bool = parameter(
-        False, "bring features, and targets that are numbers, to mean 0, deviation 1"
-    )
+    standardise: bool = parameter(False, "standardise features and numeric targets to mean 0 and deviation 1")
 
     @property
     def travels(self) -> bool:
@@ -69,8 +67,8 @@ class OwnData(Own, DataSource):
         content = self.content
         if content.fingerprint() != self.fingerprint:
             raise DataError(
-                f"data 'own': the {self.type or 'object'} has changed since the experiment was made; make it "
-                "again"
+                f"data 'own': the {self.type or 'object'} has changed since the experiment was created; "
+                "create it again"
             )
         if content.val_x is None or content.val_y is None:
             train, val = self._split(content, streams)
@@ -107,11 +105,14 @@ class OwnData(Own, DataSource):
 
 
 def _standardised(train: Any, val: Any, what: str) -> tuple[list[Array], tuple[float, float]]:
-    """Return both standardised by the training targets, and the mean and deviation of a single column."""
+    """Return both arrays standardised by the training targets, and a single column's mean and deviation."""
     if isinstance(train, Several):
-        raise DataError(f"data 'own': {what} are {train.called}, and only one is standardised; do it before")
+        raise DataError(
+            f"data 'own': {what} are {train.called}, but only a single array can be standardised; "
+            "standardise beforehand"
+        )
     if train.dtype.kind != "f":
-        raise DataError(f"data 'own': {what} are {train.dtype}, and only floats can be standardised")
+        raise DataError(f"data 'own': {what} are {train.dtype}, but only floats can be standardised")
     needed = train.nbytes + val.nbytes + 4 * (train.size + val.size)
     check_memory(needed, f"data 'own': standardised {what}", "standardise beforehand")
     both = np.concatenate([train, val]).reshape(len(train) + len(val), -1)

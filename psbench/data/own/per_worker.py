@@ -40,7 +40,7 @@ class PerWorker(DataSource):
     """
 
     name: ClassVar[str] = "per_worker"
-    source: ClassVar[str] = "data that is where it is"
+    source: ClassVar[str] = "data that is already on the workers"
     registered: ClassVar[bool] = False
 
     data: tuple[SerializeAsAny[DataSource], ...] = parameter((), "a data set for each worker", min_length=1)
@@ -104,8 +104,8 @@ def _check_alike(worker: int, first: Dataset, other: Dataset) -> None:
             raise DataError(f"data: worker 0 has {what} {one}, but worker {worker} {two}; they must be equal")
     if first.target_scale != other.target_scale:
         raise DataError(
-            f"data: workers 0 and {worker} have standardised their targets each by itself, so that their "
-            "losses cannot be compared; set standardise: false"
+            f"data: workers 0 and {worker} have standardised their targets separately, so their losses "
+            "cannot be compared; set standardise: false"
         )
     if first.shards is not None or other.shards is not None:
         raise ParameterError("data: a list of data sets must not hold another list")

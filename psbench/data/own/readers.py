@@ -118,8 +118,8 @@ def read_frame(frame: Any, columns: ColumnRoles) -> Read:
     for name in inputs:
         if by_name[name].dtype.kind not in "fiub":
             raise DataError(
-                f"data: column {name!r} is not numeric (it has {by_name[name].dtype}); encode it, leave it "
-                f"out with features=[...], or keep it for a sharding with keep=[{name!r}]"
+                f"data: column {name!r} is not numeric (it has {by_name[name].dtype}); encode it, exclude "
+                f"it with features=[...], or keep it for a sharding with keep=[{name!r}]"
             )
     check_memory(
         8 * len(frame) * len(inputs), f"data: {len(frame)} rows of {len(inputs)} columns", "use less"
@@ -189,7 +189,7 @@ def splits_of(value: Any) -> tuple[Any, Any | None] | None:
     if not isinstance(value, Mapping) or not value or not all(map(is_hugging_face, value.values())):
         return None
     if "train" not in value:
-        raise DataError(f"data: among the splits {', '.join(value)} is none called 'train'; give one of them")
+        raise DataError(f"data: the splits {', '.join(value)} do not include 'train'; give one of them")
     return value["train"], next(
         (value[name] for name in ("validation", "val", "test") if name in value), None
     )
@@ -229,7 +229,7 @@ def _numeric_column(dataset: Any, name: str) -> PaddedRows:
         row = input_array(value, what)
         if row.dtype.kind not in "fiub":
             raise DataError(
-                f"data: {what} is not numeric (its value {number} is {value!r}); encode it, or leave it out "
+                f"data: {what} is not numeric (its value {number} is {value!r}); encode it, or exclude it "
                 "with features=[...]"
             )
         if rows is None:

@@ -45,7 +45,7 @@ class Replicated(DataSource):
         description="the data set that is repeated",
         json_schema_extra={"unit": "", "source": "thesis 2.3"},
     )
-    samples: int = parameter(10_000, "training samples afterwards", unit="samples", ge=1)
+    samples: int = parameter(10_000, "training samples after the repetition", unit="samples", ge=1)
 
     @field_validator("data", mode="before")
     @classmethod
@@ -58,7 +58,7 @@ class Replicated(DataSource):
         return self.data.travels
 
     def bare(self) -> DataSource:
-        """Return it without objects of Python."""
+        """Return the data set without Python objects."""
         return Replicated(data=self.data.bare(), samples=self.samples)
 
     def load(self, streams: Streams) -> Dataset:
@@ -67,11 +67,11 @@ class Replicated(DataSource):
 
         found = self.data.load(streams)
         if found.shards is not None:
-            raise ParameterError("data 'replicated': the data is divided among the workers already")
+            raise ParameterError("data 'replicated': the data is already divided among the workers")
         size = len(found.train_y)
         if size > self.samples:
             raise ParameterError(
-                f"data 'replicated': {self.data.name!r} has {size} training samples already; "
+                f"data 'replicated': {self.data.name!r} already has {size} training samples; "
                 f"set samples to {size} or more"
             )
         per_sample = found.train_x[0].nbytes + found.train_y[0].nbytes

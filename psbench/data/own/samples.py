@@ -16,7 +16,7 @@ from psbench.data.own.readers import USUAL_TARGETS, ColumnRoles, Read, names_of,
 from psbench.data.several import Several
 from psbench.errors import DataError, ParameterError
 
-NO_COLUMNS = "data: target, features and keep are for tables; arrays have no names of columns"
+NO_COLUMNS = "data: target, features and keep are for tables; arrays have no column names"
 
 #: samples that are read several times, from all over the data, and how often each is
 _LOOKED_AT, _READINGS = 16, 4
@@ -121,8 +121,8 @@ def _collated(dataset: Any, collate: Any, columns: ColumnRoles) -> tuple[Any, An
     _check_fixed(
         twice,
         len(dataset),
-        "is made another one by the collate_fn each time, as if it drew by chance; samples are read once, so "
-        "give it without chance",
+        "changes each time the collate_fn is called, so it may be random; samples are read only once, so "
+        "use a deterministic collate_fn",
     )
     check_samples(dataset.__getitem__, len(dataset), f"data: what the {type(dataset).__name__} gives")
     x, y = _parted(collate([dataset[number] for number in range(len(dataset))]), columns, what)
@@ -144,8 +144,8 @@ def _one_by_one(dataset: Any, columns: ColumnRoles, padding: Padding) -> tuple[A
     _check_fixed(
         arrays,
         count,
-        f"of the {type(dataset).__name__} is another one each time it is read, as if a transform drew by "
-        "chance; samples are read once, so give it a transform without chance",
+        f"of the {type(dataset).__name__} changes each time it is read, so a transform may be random; "
+        "samples are read only once, so use a deterministic transform",
     )
     called = {name: _called(name, named, len(inputs)) for name in inputs}
     rows = {name: PaddedRows(inputs[name], count, called[name]) for name in inputs}
@@ -194,7 +194,9 @@ def _parted(sample: Any, columns: ColumnRoles, what: str) -> tuple[Any, Any]:
         usual = next((name for name in USUAL_TARGETS if name in names), None)
         target = target_of(columns.target or usual, names, "ps.data(..., target=...)")
         if columns.keep:
-            raise ParameterError("data: keep is for tables; such samples hold inputs and a target")
+            raise ParameterError(
+                "data: keep is for tables; samples of a Dataset have only inputs and a target"
+            )
         return {name: sample[name] for name in columns.inputs_among(names, target)}, sample[target]
     if columns:
         raise ParameterError(NO_COLUMNS)

@@ -72,7 +72,7 @@ def encode_targets(
         coded, names = _tokens(parts, classes, largest_token or 0)
     else:
         if classes is not None:
-            raise ParameterError(f"data: classes are given, but the task is {task!r}; leave one out")
+            raise ParameterError(f"data: classes are given, but the task is {task!r}; remove one")
         numbers = [_numbers(part, exact) if task == "regression" else _as_given(part) for part in parts]
         coded, names = numbers, ()
     return Targets(coded[0], coded[1] if len(coded) > 1 else None, names, task, is_column)
@@ -82,7 +82,7 @@ def _targets(value: object, what: str) -> Array:
     """Return targets in an array; texts are strings."""
     array = as_array(value, what)
     if array.ndim == 0:
-        raise DataError(f"data: {what} is {value!r}; expected one target a sample")
+        raise DataError(f"data: {what} is {value!r}; expected one target per sample")
     if array.dtype.kind == "O":
         array = _from_objects(array, what)
     if array.dtype.kind not in "fiubU":
@@ -98,7 +98,7 @@ def _from_objects(array: Array, what: str) -> Array:
 
     missing = np.argwhere(isna(array))
     if len(missing):
-        raise DataError(f"data: {what} has no value in row {int(missing[0, 0])}; leave such rows out")
+        raise DataError(f"data: {what} has a missing value in row {int(missing[0, 0])}; remove such rows")
     kinds = {type(value) for value in array.ravel().tolist()}
     if kinds == {str}:
         check_texts(array.ravel(), array.size, what)
@@ -125,10 +125,10 @@ def _one_target(y: Array) -> str:
     """Return advice on targets with several whole numbers per sample."""
     looked_at = y[:1000]
     if y.ndim != 2 or not set(np.unique(looked_at).tolist()) <= {0, 1}:
-        return "give a target a sample"
+        return "give one target per sample"
     if (looked_at.sum(axis=1) == 1).all():
         return "give y.argmax(1)"
-    return "for several labels a sample give y as floats, with loss='bce'"
+    return "for several labels per sample give y as floats, with loss='bce'"
 
 
 def _numbers(y: Array, exact: bool) -> Array:
@@ -154,7 +154,7 @@ def _classes(
 ) -> tuple[list[Array], tuple[str, ...]]:
     if parts[0].ndim != 1:
         raise DataError(
-            f"data: y has shape {parts[0].shape}; classes are one a sample: {_one_target(parts[0])}"
+            f"data: y has shape {parts[0].shape}; expected one class per sample: {_one_target(parts[0])}"
         )
     values = [_whole(part) for part in parts]
     found = np.unique(np.concatenate(values))
@@ -184,8 +184,8 @@ def _check_marks(found: Array, values: Sequence[Array]) -> None:
         return
     place = next(int(np.argmax(part == marks[0])) for part in values if (part == marks[0]).any())
     raise DataError(
-        f"data: y has the label {marks[0]}, first in row {place}, which marks samples without one; leave "
-        "such rows out, or number the classes from 0"
+        f"data: y has the label {marks[0]}, first in row {place}, which usually marks unlabelled samples; "
+        "remove such rows, or number the classes from 0"
     )
 
 
@@ -201,10 +201,10 @@ def _named(
 ) -> tuple[list[Array], tuple[str, ...]]:
     """Return texts as places among their names."""
     if isinstance(given, int):
-        raise ParameterError("data: y holds texts, so classes must be their names, or left out")
+        raise ParameterError("data: y holds texts, so classes must be their names, or omitted")
     names = found if given is None else np.array([str(name) for name in given])
     if len(set(names.tolist())) < len(names):
-        raise ParameterError(f"data: classes has a name twice: {in_short(names.tolist())}")
+        raise ParameterError(f"data: classes contains a name twice: {in_short(names.tolist())}")
     unknown = np.setdiff1d(found, names)
     if len(unknown):
         raise DataError(f"data: y holds {str(unknown[0])!r}, which is not among classes")
@@ -227,5 +227,5 @@ def _tokens(
     given = largest + 1 if given is None else given
     names = tuple(map(str, range(given) if isinstance(given, int) else given))
     if largest >= len(names):
-        raise DataError(f"data: tokens run to {largest}, but classes says {len(names)}, numbered from 0")
+        raise DataError(f"data: tokens run to {largest}, but there are {len(names)} classes, numbered from 0")
     return [part.astype(np.int64, copy=False) for part in parts], names

@@ -34,13 +34,13 @@ def best_of(
             "largest=False"
         )
     if table["not_run"].any():
-        raise ParameterError("best: the sweep was stopped before all settings were tried; let it go on first")
+        raise ParameterError("best: the sweep was stopped before all settings were tried; finish it first")
     trials = table.groupby(by, sort=False, dropna=False).size()
     if trials.nunique() > 1 and not unequal:
         counted = ", ".join(f"{name} {count}" for name, count in trials.items())
         raise ParameterError(
-            f"best: unequal numbers of settings were tried ({counted}), and a longer search finds a better "
-            "best; try equally many of each, or allow it with unequal=True"
+            f"best: different numbers of settings were tried ({counted}), which favours the longer search; "
+            "try equally many of each, or set unequal=True"
         )
     table = table.reset_index(drop=True)
     worked = (table["diverged"] == 0) & (table["failed"] == 0)

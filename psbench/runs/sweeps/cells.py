@@ -72,9 +72,9 @@ class Cell:
             if read_summary(own / "run.json")["status"] not in _COMPLETE:
                 return None
             if Run.load(own).experiment.spec() != self.experiment.spec():
-                raise DataError(f"{own / 'experiment.yaml'}: is another experiment than {self.label}")
+                raise DataError(f"{own / 'experiment.yaml'}: is a different experiment from {self.label}")
         except (DataError, SpecError) as error:
-            warnings.warn(DamagedFile(f"{error}; the run is made again"), stacklevel=2)
+            warnings.warn(DamagedFile(f"{error}; the run is repeated"), stacklevel=2)
             return None
         return own
 

@@ -105,7 +105,7 @@ def _check(cells: Sequence[Cell], processes: Any, client: Any) -> None:
     if not all(callable(getattr(client, name, None)) for name in ("submit", "cancel")):
         raise ParameterError(f"sweep: client: expected a distributed.Client, got {client!r}")
     if processes is not None:
-        raise ParameterError("sweep: give processes or a client, not both: its cluster has its own")
+        raise ParameterError("sweep: give processes or a client, not both")
     if any(cell.experiment.backend == "dask" for cell in cells):
         raise ParameterError(
             "sweep: client: a live run needs Dask workers of its own, and cannot be a Dask task; "

@@ -62,7 +62,7 @@ def cells_of(experiment: Experiment, grids: Grid | Sequence[Grid], seeds: int | 
     values = [_values(grid) for grid in listed]
     count = len(chosen) * sum(math.prod(len(tried) for tried in grid.values()) for grid in values)
     if count > MOST_CELLS:
-        raise ParameterError(f"sweep: the grid has {count} runs, and no more than {MOST_CELLS} are made")
+        raise ParameterError(f"sweep: the grid has {count} runs; the limit is {MOST_CELLS}")
     labelled = [{path: _labelled(path, tried) for path, tried in grid.items()} for grid in values]
     return _distinct(_cell(experiment, setting, seed) for setting in _settings(labelled) for seed in chosen)
 
@@ -93,7 +93,7 @@ def _path(path: Any) -> str:
     if not isinstance(path, str) or not all(path.split(".")):
         raise ParameterError(f"sweep: {path!r} is not a path such as 'optimizer.lr'")
     if path == "seed":
-        raise ParameterError("sweep: the seed is not a value of the grid: give seeds, how many or a list")
+        raise ParameterError("sweep: the seed cannot be in the grid; give seeds, a number or a list")
     return path
 
 

@@ -85,7 +85,7 @@ def lines(
         If there are more parameters than that.
     """
     if by == x:
-        raise ParameterError(f"lines: {x!r} is on the axis already; give another parameter for by")
+        raise ParameterError(f"lines: {x!r} is already on the axis; give another parameter for by")
     apart = _apart(table, paths, [x] if by is None else [x, by])
     charts = [_curves(rows, x, value, by, f"{title_of(value)}{of}") for of, rows in apart]
     return stack(charts, width)
@@ -118,7 +118,7 @@ def _curves(rows: pd.DataFrame, x: str, value: str, by: str | None, title: str) 
         base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=tooltip),
     ]
     lost = len(every) - len(data)
-    said = f"{lost} of {len(every)} settings failed, diverged or did not get there with every seed"
+    said = f"{lost} of {len(every)} settings failed, diverged or did not reach the target with every seed"
     described = f"{title} against {x}" + (f" by {by}" if by else "")
     return layered(layers, data, alt.Title(title, subtitle=[said]) if lost else title, described, 260)
 

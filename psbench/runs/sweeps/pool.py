@@ -30,7 +30,7 @@ def in_processes(packed: Sequence[bytes], processes: int) -> Iterator[tuple[int,
                 worker = busy[connection]
                 place = worker.place
                 assert place is not None
-                answer = worker.hear()
+                answer = worker.receive()
                 if worker.pipe.closed:  # it has died
                     workers.remove(worker)
                 yield place, answer
@@ -68,7 +68,7 @@ class _Worker(Child):
         with suppress(OSError):  # a process that has died is noticed when its answer is waited for
             self.pipe.send_bytes(content)
 
-    def hear(self) -> CellMessage:
+    def receive(self) -> CellMessage:
         """Return the process's next answer; an error if it has died."""
         try:
             answer: CellMessage = cloudpickle.loads(self.pipe.recv_bytes())
@@ -87,5 +87,5 @@ class _Worker(Child):
         return f"the process of this run {how}{full}"
 
     def end(self, at_once: bool = False) -> None:
-        """End the process, whatever it is at."""
+        """End the process in any state."""
         super().end(at_once or self.place is not None)

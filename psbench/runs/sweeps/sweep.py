@@ -219,7 +219,7 @@ class Sweep(ShownTable):
         unequal: bool = False,
         target: Aim = None,
     ) -> Comparison:
-        """Return the comparison of the best settings; the parameters are those of `best`."""
+        """Return the comparison of the best settings; see `best` for the parameters."""
         from psbench.results.comparison import comparison_of
         from psbench.runs.sweeps.best import outcomes_of
 
@@ -255,7 +255,9 @@ class Sweep(ShownTable):
         if len(failed) > _LISTED:
             lines.append(f"failed: and {len(failed) - _LISTED} more")
         missing = sum(not outcome.was_run for outcome in self.outcomes)
-        return lines + ([f"stopped: {missing} of {len(self.outcomes)} runs were not made"] if missing else [])
+        return lines + (
+            [f"stopped: {missing} of {len(self.outcomes)} runs were not executed"] if missing else []
+        )
 
     def cells(self, width: int | None = None) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows as text; with a width, in characters, without the columns beyond it."""

@@ -122,7 +122,7 @@ def _mean(name: str, values: Sequence[float]) -> dict[str, float | None]:
 
 
 def _reached(rows: pd.DataFrame) -> dict[str, float | int | None]:
-    """Return how many seeds with a run reached the target."""
+    """Return the number of seeds whose run reached the target."""
     known = rows[rows["time_to_target_s"].notna()]
     times = [None if value == float("inf") else value for value in known["time_to_target_s"]]
     return censored("time_to_target", times, known["time_s"].tolist())

@@ -12,7 +12,7 @@ from psbench.runs.sweeps.worker import CellMessage, run_packed
 
 
 def on_cluster(packed: Sequence[bytes], client: Any) -> Iterator[tuple[int, CellMessage]]:
-    """Run packed cells as tasks, and yield the place of each with its answer as it ends.
+    """Run packed cells as tasks, and yield each cell's index and answer as it ends.
 
     Parameters
     ----------

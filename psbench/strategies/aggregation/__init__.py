@@ -22,6 +22,7 @@ from psbench.strategies.aggregation.heloco import HeLoCo as HeLoCo
 from psbench.strategies.aggregation.loss_weighted import LossWeighted as LossWeighted
 from psbench.strategies.aggregation.mean import Mean as Mean
 from psbench.strategies.aggregation.mean import Sum as Sum
+from psbench.strategies.aggregation.mixing import GroupAverage as GroupAverage
 from psbench.strategies.aggregation.mixing import NeighbourAverage as NeighbourAverage
 from psbench.strategies.aggregation.mixing import PairAverage as PairAverage
 from psbench.strategies.aggregation.mixing import PushSum as PushSum

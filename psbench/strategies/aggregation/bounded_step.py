@@ -28,7 +28,7 @@ class _ByDistance(Aggregation):
     @model_validator(mode="after")
     def _is_range(self) -> Self:
         if self.least > self.most:
-            raise ParameterError(f"{self.name}: least = {self.least} is above most = {self.most}")
+            raise ParameterError(f"{self.name}: least = {self.least} must not exceed most = {self.most}")
         return self
 
     @property

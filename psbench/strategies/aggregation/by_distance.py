@@ -96,11 +96,11 @@ class Krum(_ByProducts):
     )
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Require as many workers as the paper's guarantee needs."""
+        """Require the number of workers of the paper's guarantee."""
         if self.faulty and num_workers < 2 * self.faulty + 3:
             raise ParameterError(
-                f"krum: {self.faulty} wrong pushes can be told from others among at least "
-                f"{2 * self.faulty + 3} workers, not among {num_workers}"
+                f"krum: {self.faulty} wrong pushes can be detected among at least {2 * self.faulty + 3} "
+                f"workers, but there are {num_workers}"
             )
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
@@ -191,7 +191,7 @@ def _counting(pushes: Sequence[Pushed]) -> list[Pushed]:
 
 
 def _product(facts: dict[str, Any], one: int, other: int) -> float:
-    """Return a scalar product, which was asked for in one order of the two."""
+    """Return a scalar product, requested for one order of the pair."""
     key = f"dot:{one}:{other}"
     return float(facts[key] if key in facts else facts[f"dot:{other}:{one}"])
 

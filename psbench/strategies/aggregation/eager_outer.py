@@ -39,12 +39,12 @@ class EagerOuter(Aggregation):
     outer_momentum: float = parameter(0.9, "momentum of the outer step", source=SOURCE, ge=0, lt=1)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Take the mean."""
+        """Commit the mean."""
         count = len(pushes)
         return [Apply(pushes, [1.0 / count] * count, {"workers": count})]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Take the mean of the workers' outer steps."""
+        """Apply the mean of the workers' outer steps."""
         mean, k = step.sum(pushes), step.numbers["workers"]
         known = ((k - 1) * state["mean"] + mean) / k if "mean" in state else mean
         x.sub_(nesterov(known, state.vector("velocity"), self.outer_momentum), alpha=self.outer_lr)

@@ -19,7 +19,7 @@ class ElasticCentre(MovesToMean):
 
     Notes
     -----
-    Reduces to: workers that never hear of each other with alpha = 0. Moves keep the sum of all models and the
+    Reduces to: independent workers with alpha = 0. Moves keep the sum of all models and the
     centre. The paper takes alpha = .9/n.
 
     Examples

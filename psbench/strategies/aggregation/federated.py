@@ -54,7 +54,7 @@ class FedAsync(MovesToMean):
 
 
 class FedBuff(Aggregation):
-    """Take the mean of buffered differences, each weighted by its staleness: x <- x - lr mean_j s(tau_j) D_j.
+    """Apply the mean of buffered differences, weighted by staleness: x <- x - lr mean_j s(tau_j) D_j.
 
     Notes
     -----

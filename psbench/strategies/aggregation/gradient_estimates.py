@@ -33,7 +33,7 @@ class GradientEstimates(EstimatedGradients):
         Need(
             "consistency",
             lambda c: not c.cancels,
-            "{part} and the worker add up the same pushes, and {other} would make some void",
+            "{part} and the worker sum the same pushes, but {other} may discard some",
         ),
     )
 

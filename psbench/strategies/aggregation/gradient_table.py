@@ -31,7 +31,7 @@ class GradientTable(Aggregation):
         Need(
             "consistency",
             lambda c: c.barrier or isinstance(c, Ringleader),
-            "{part} is filled by a commit with a push of every worker, which {other} may never make",
+            "{part} needs a commit with a push of every worker, which {other} may never make",
         ),
     )
 

@@ -63,7 +63,7 @@ class HeLoCo(AnsweredModels):
         return self.arrival_weight * self.outer_lr * (1.0 + self.outer_momentum)
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Take the push with rho."""
+        """Commit the push with weight rho."""
         return [Apply(pushes, [self.arrival_weight])]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:

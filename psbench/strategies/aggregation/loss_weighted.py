@@ -56,7 +56,7 @@ class LossWeighted(MovesToMean):
     _asked_for: int = PrivateAttr(-1)  # the push whose loss is being measured
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Take the first push as it is; of later ones ask the loss first."""
+        """Commit the first push with weight 1; measure the loss for later ones."""
         (push,) = pushes
         if not self._has_model:
             self._has_model = True
@@ -65,7 +65,7 @@ class LossWeighted(MovesToMean):
         return [Measure("aggregation", {"model_loss": None, "candidate_loss": push.id}, self.loss_samples)]
 
     def on_measured(self, facts: dict[str, Any], view: ClusterView) -> list[Action]:
-        """Weigh the push that was asked for."""
+        """Weight the push by its measured loss."""
         share = worker_share(facts["model_loss"], facts["candidate_loss"])
         return [_mix(view.pending[self._asked_for], share)]
 

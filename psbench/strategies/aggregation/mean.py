@@ -6,7 +6,7 @@ from psbench.core import Action, Aggregation, Apply, ClusterView, Push
 
 
 class Mean(Aggregation):
-    """Take the mean gradient over the samples of the commit.
+    """Apply the mean gradient over the samples of the commit.
 
     Each push carries the mean over its own samples, so it weighs as many as it has. With equal batches
     that is 1/k; with unequal ones it is what keeps a full barrier equal to single-node SGD on the union.

@@ -8,7 +8,7 @@ from pydantic import PrivateAttr
 
 from psbench.core import Action, Apply, ClusterView, Push, parameter
 from psbench.core.actions import Mix
-from psbench.core.peer_to_peer import NeighbourMixing, PairMixing
+from psbench.core.peer_to_peer import GroupMixing, NeighbourMixing, PairMixing
 
 
 class NeighbourAverage(NeighbourMixing):
@@ -128,6 +128,28 @@ class PairAverage(PairMixing):
 
     def _may(self, worker: int, other: int) -> bool:
         return self.partners == "any" or (worker + other) % 2 == 1
+
+
+class GroupAverage(GroupMixing):
+    """Replace the models of a group by their mean (partial reduce), which all its workers wait for.
+
+    Notes
+    -----
+    Reduces to: the mean of all models after every step, with one group of all workers, which is All-Reduce. A
+    mean of some keeps the mean of all.
+    Our reading: a member that is lost while a live group adds up leaves those without the sum with their own
+    models.
+    """
+
+    name = "group_average"
+    source = "Luo et al. 2020 (Prague), P-Reduce; Miao et al. 2021"
+
+    def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
+        """Give all models of the group the same weight."""
+        share = 1.0 / len(pushes)
+        row = _ordered({push.worker: share for push in pushes})
+        mix = Mix({worker: dict(row) for worker in row}, meet=True, push=pushes[-1].id)
+        return [mix, *(Apply([push], [1.0]) for push in pushes)]
 
 
 def _ordered(row: dict[int, float]) -> dict[int, float]:

@@ -21,7 +21,7 @@ class MovesToMean(Aggregation):
         x.copy_(mean.add(x, alpha=keep) if keep else mean)
 
     def update_buffers(self, buffers: Vector, pushes: Sequence[Pushed], step: Step) -> None:
-        """Take the same mean of the running statistics; only of the pushers' without a `keep`."""
+        """Average the running statistics with the same weights; without a `keep`, over the pushers only."""
         buffers.mul_(step.numbers.get("keep", 0.0))
         for push in pushes:
             buffers.add_(push.buffers, alpha=push.weight)

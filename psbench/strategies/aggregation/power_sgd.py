@@ -1,4 +1,4 @@
-"""PowerSGD: low-rank factors are sent in place of the gradients of large tensors."""
+"""PowerSGD: sends low-rank factors instead of the gradients of large tensors."""
 
 from __future__ import annotations
 

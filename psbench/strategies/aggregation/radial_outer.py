@@ -1,4 +1,4 @@
-"""Decoupled DiLoCo's merge: lengths and directions of differences are averaged apart, tensor by tensor."""
+"""Decoupled DiLoCo's merge: averages lengths and directions of differences separately, per tensor."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class _Robust(Aggregation):
     withstands_nan = True
 
     def on_commit(self, pushes: list[Push], view: ClusterView) -> list[Action]:
-        """Weigh all alike."""
+        """Give all pushes the same weight."""
         return [Apply(pushes, [1.0 / len(pushes)] * len(pushes))]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:

@@ -42,7 +42,7 @@ class TwoLevels(AnsweredModels):
     Notes
     -----
     Reduces to: `delayed_nesterov` with one region that exchanges after every push, alpha = 1 and a plain
-    global step of rate 1 (with `outer_lr` = N lr); regions that never hear of each other with K beyond all
+    global step of rate 1 (with `outer_lr` = N lr); independent regions with K beyond all
     pushes.
     What is under way between servers is decided with the next push, by its time: the global model that is
     evaluated may be as old as that push. Bytes of the log are those between workers and their regions; each

@@ -8,7 +8,7 @@ from psbench.core import Action, Aggregation, Apply, ClusterView, Push
 
 
 class WorkerMeans(Aggregation):
-    """Weigh every worker of a commit alike, however many of its pushes or samples the commit has.
+    """Give every worker of a commit the same weight, regardless of its number of pushes or samples.
 
     With W workers, of which worker i has b_i samples in the commit, a push of b samples weighs b / (W b_i).
 

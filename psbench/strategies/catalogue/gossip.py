@@ -1,4 +1,4 @@
-"""Strategies without a server, whose workers exchange models with neighbours in a graph."""
+"""Strategies without a server, whose workers exchange models with neighbours in a graph, or in groups."""
 
 from __future__ import annotations
 
@@ -48,4 +48,18 @@ hierarchical_sgd = Published(
     "Ryabinin et al. 2021 (Moshpit SGD)",
     [consistency.Neighbours, aggregation.NeighbourAverage, communication.StepThenMix, placement.Gossip],
     defaults={"graph": "hierarchical"},
+)
+
+partial_reduce = Published(
+    "partial_reduce",
+    "no server: the first few workers that are done average their models, and the others are not waited for",
+    "Miao et al. 2021 (partial reduce); thesis 3.4",
+    [consistency.ArrivalGroups, aggregation.GroupAverage, communication.StepThenMix, placement.Peers],
+)
+
+prague = Published(
+    "prague",
+    "no server: workers average in random groups; groups with a common member take turns",
+    "Luo et al. 2020 (Prague); thesis 3.4",
+    [consistency.RandomGroups, aggregation.GroupAverage, communication.StepThenMix, placement.Peers],
 )

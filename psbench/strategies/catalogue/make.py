@@ -27,7 +27,7 @@ def register(entry: Entry) -> Entry:
         If another strategy has that name.
     """
     if CATALOGUE.setdefault(entry.name, entry) != entry:
-        raise ParameterError(f"strategy {entry.name!r} is in the catalogue already; give yours another name")
+        raise ParameterError(f"strategy {entry.name!r} is already in the catalogue; give yours another name")
     return entry
 
 

@@ -18,7 +18,7 @@ from psbench.strategies.catalogue.make import make_strategy
 
 @dataclass(frozen=True)
 class PublishedSwitch(Entry):
-    """A named pair of strategies with a rule; its parameters are those of `SwitchingStrategy`.
+    """A named pair of strategies with a rule; for the parameters see `SwitchingStrategy`.
 
     Parameters
     ----------

@@ -1,5 +1,8 @@
 """Codecs: vectors of floats as packed bits, and the error feedback of their senders."""
 
+from psbench.strategies.codecs.adaptive import Adaptive as Adaptive
+from psbench.strategies.codecs.adaptive import MQGrad as MQGrad
+from psbench.strategies.codecs.adaptive import SendShare as SendShare
 from psbench.strategies.codecs.base import Codec as Codec
 from psbench.strategies.codecs.base import Lossy as Lossy
 from psbench.strategies.codecs.chunked import ChunkedTopK as ChunkedTopK

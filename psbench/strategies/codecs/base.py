@@ -37,6 +37,10 @@ class Codec(parts.CodecPart):
         """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
         return -(-self.num_bits(size) // 8)
 
+    def takes(self, num_bytes: int, size: int) -> bool:
+        """Return whether an encoded vector of `size` entries may have that length."""
+        return num_bytes == self.num_bytes(size)
+
     def encode(self, vector: Floats, rng: np.random.Generator) -> Packed:
         """Return the packed bits of a vector, which is not modified.
 

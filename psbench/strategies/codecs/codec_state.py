@@ -45,8 +45,6 @@ class Channel:
 
     Attributes
     ----------
-    num_bytes : int
-        Length of every message.
     residual : float32 array, (size,), or None
         None if the codec has no error feedback and no residual was added (`add_residual`).
     num_sent : int
@@ -82,7 +80,6 @@ class Channel:
 
     def __init__(self, codec: Codec, size: int, streams: Streams, *keys: int) -> None:
         self.codec, self.size = codec, size
-        self.num_bytes = codec.num_bytes(size)
         self._streams, self._keys = streams, keys
         self.residual: Floats | None
         self.restore(None, 0)
@@ -117,12 +114,17 @@ class Channel:
         self._check(residual)
         self.residual = residual.copy() if self.residual is None else self.residual + residual
 
-    def send(self, vector: Floats) -> Packed:
+    def send(self, vector: Floats, setting: int = -1) -> Packed:
         """Return the next message; the state is unchanged if an error occurs.
+
+        Parameters
+        ----------
+        setting : int
+            Of a codec that has several; see `CodecPart.at`.
 
         Shapes
         ------
-        vector : float32, (size,)      returned : uint8, (num_bytes,)
+        vector : float32, (size,)      returned : uint8, (num_bytes of the codec,)
 
         Raises
         ------
@@ -132,28 +134,34 @@ class Channel:
         self._check(vector)
         rng = self._streams.generator("codec", *self._keys, self.num_sent)
         if self.residual is None:
-            packed = self.codec.encode(vector, rng)
+            packed = self._at(setting, self.size).encode(vector, rng)
         else:
             # the codec refuses a sum that overflows
             with np.errstate(over="ignore"):
                 memory = np.float32(self.codec.memory)
                 before = self.residual if memory == 1 else self.residual * memory
                 wanted = before + vector
-            packed = self.codec.encode(wanted, rng)
+            packed = self._at(setting, self.size).encode(wanted, rng)
             wanted -= self.receive(packed)
             self.residual = wanted if self.codec.has_memory else None
         self.num_sent += 1
         return packed
 
-    def send_part(self, vector: Floats) -> Packed:
+    def send_part(self, vector: Floats, setting: int = -1) -> Packed:
         """Return the next message, of some of the entries; for channels without a residual."""
-        packed = self.codec.encode(vector, self._streams.generator("codec", *self._keys, self.num_sent))
+        rng = self._streams.generator("codec", *self._keys, self.num_sent)
+        packed = self._at(setting, vector.size).encode(vector, rng)
         self.num_sent += 1
         return packed
 
     def receive(self, packed: Packed) -> Floats:
         """Decode a message; the receiver's side, which has no state."""
         return self.codec.decode(packed, self.size)
+
+    def _at(self, setting: int, size: int) -> Codec:
+        codec = self.codec.at(setting, size)
+        assert isinstance(codec, Codec)
+        return codec
 
     def _check(self, vector: Floats) -> None:
         if vector.shape != (self.size,):
@@ -200,8 +208,8 @@ class WorkerCodecState:
     def decode_aggregate(self, packed: Packed) -> Floats:
         return self._down.decode(packed, self._size)
 
-    def encode_push(self, payload: Floats) -> Packed:
-        """Encode the payload of a push.
+    def encode_push(self, payload: Floats, setting: int = -1) -> Packed:
+        """Encode the payload of a push, with that setting of the codec.
 
         Raises
         ------
@@ -211,7 +219,7 @@ class WorkerCodecState:
         if self._differs:
             assert self.held is not None
             payload = payload - self.held[: self._size]
-        return self.channel.send(payload)
+        return self.channel.send(payload, setting)
 
     def decode_push(self, packed: Packed) -> Floats:
         """Return the payload of the last push as the server decodes it."""
@@ -292,12 +300,16 @@ class ServerCodecState:
         bases = [number for number in self._held.get(worker, {}) if number <= ticket]
         return self._held[worker][max(bases)][: self._size] + payload if bases else payload
 
+    def takes(self, num_bytes: int) -> bool:
+        """Return whether the payload of a push may have that length."""
+        return self._up.takes(num_bytes, self._size * self._vectors)
+
     def encode_part(self, part: Floats) -> Packed:
-        """Encode some entries of the model, each by itself."""
+        """Encode the model in parts, each separately."""
         return self._down.encode(part, self._streams.generator("codec", *self._keys, 0))
 
     def decode_part(self, packed: Packed, size: int) -> Floats:
-        """Decode the payload of a fragment's push, of which this server holds `size` entries."""
+        """Decode the payload of a fragment's push; this server holds `size` of its entries."""
         return self._up.decode(packed, size) if size else np.zeros(0, np.float32)
 
     def forget(self, worker: int) -> None:

@@ -63,8 +63,9 @@ class Half(Lossy):
         if max(vector.max(), -vector.min()) > LARGEST_HALF:
             first = int(np.flatnonzero(np.abs(vector) > LARGEST_HALF)[0])
             raise CodecError(
-                f"codec 'fp16': entry {first:,} of {vector.size:,} is {vector[first]:g}, and 16-bit floats "
-                f"end at {LARGEST_HALF:g}; use codec 'none', or a lower learning rate if the run diverges"
+                f"codec 'fp16f': entry {first:,} of {vector.size:,} is {vector[first]:g}, but the largest "
+                f"16-bit float is {LARGEST_HALF:g}; use codec 'none', or a lower learning rate if the run "
+                "diverges"
             )
         return vector.astype("<f2").view(np.uint8)
 

@@ -1,4 +1,4 @@
-"""The worker's half of Decoupled DiLoCo: it streams fragments, and answers when it is asked for one."""
+"""The worker's half of Decoupled DiLoCo: streams fragments, and pushes one on request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Answering(Streaming):
             self.asked = self.asked or asked
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Push after the last step, or when it is asked for."""
+        """Push after the last step, or on request."""
         if self.asked and not self.exchanging:
             self.asked, self.made = False, max(self.made, self.local_steps - 1)
         return super().after_step(stats)

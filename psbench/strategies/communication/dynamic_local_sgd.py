@@ -1,4 +1,4 @@
-"""Local SGD with more steps for faster workers: as many as fit into the fastest worker's time."""
+"""Local SGD with more steps on faster workers, so that all push at about the same time."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Elastic(LocalSGD):
 
     Notes
     -----
-    Reduces to: workers that never hear of each other with alpha = 0. With a rate of 0 and equal starts
+    Reduces to: independent workers with alpha = 0. With a rate of 0 and equal starts
     nothing moves.
     Our reading: a worker that comes back without a push under way begins from the centre.
     """

@@ -80,7 +80,7 @@ class Fragments(OwnSteps):
     Notes
     -----
     Reduces to: `local_sgd` with momentum that is kept (DiLoCo, with `outer`), with one fragment, no overlap
-    and alpha = 0; workers that never hear of each other with alpha = 1. Bytes in H steps are DiLoCo's; the
+    and alpha = 0; independent workers with alpha = 1. Bytes in H steps are DiLoCo's; the
     peak is one P-th. The change is alpha = 0 without overlap. With one fragment and a plain outer step of 1
     it is hivemind's averaging of states while peers step on, without its matchmaking.
     With no overlap and P > 1 the other fragments keep what they have done. Without a barrier (`asp` or `ssp`,
@@ -140,11 +140,13 @@ class Fragments(OwnSteps):
             )
         if self.overlap >= share:
             raise ParameterError(
-                f"overlap: {self.overlap} steps, and the next fragment is pushed after {share} "
+                f"overlap: {self.overlap} steps, but the next fragment is pushed after {share} "
                 f"(local_steps / num_fragments); use at most {share - 1}"
             )
         if self.takes == "change" and self.mixing != type(self).model_fields["mixing"].default:
-            raise ParameterError(f"mixing: {self.mixing}, and takes: 'change' mixes nothing; leave one out")
+            raise ParameterError(
+                f"mixing: {self.mixing} has no effect with takes: 'change'; remove one of them"
+            )
         return self
 
     @property
@@ -157,7 +159,7 @@ class Fragments(OwnSteps):
             return []
         if self.num_fragments > len(layout):
             raise ParameterError(
-                f"num_fragments: {self.num_fragments}, and the model has {len(layout)} tensors to divide"
+                f"num_fragments: {self.num_fragments}, but the model has {len(layout)} tensors to divide"
             )
         of_tensors = self._strided(len(layout)) if self.fragment_pattern == "strided" else self._even(layout)
         found: list[list[tuple[int, int]]] = [[] for _ in range(self.num_fragments)]

@@ -62,7 +62,7 @@ class LocalSGD(Local):
     -----
     Reduces to: BSP under a barrier with a period of 1 (plain SGD, or momentum that is kept); workers that
     never communicate, with an infinite one.
-    Each step reads the rate's schedule anew, as if all workers made it together.
+    Each step reads the rate's schedule again, as if all workers made it together.
     The later code of the authors averages first after tau + 1 steps and keeps the local momentum; here it is
     after tau = `local_steps` steps, as printed.
 
@@ -83,5 +83,5 @@ class LocalSGD(Local):
     )
 
     def steps(self, view: ClusterView) -> int:
-        """Return always as many."""
+        """Return the constant number of steps."""
         return self.local_steps

@@ -23,11 +23,11 @@ class Flags(WorkerPolicy):
     changed: bool = True
 
     def on_orders(self, orders: Orders) -> None:
-        """Take the smoothing that suits the size of the cluster."""
+        """Set the smoothing factor for the size of the cluster."""
         self.smoothing = orders.get("smoothing", self.smoothing)
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
-        """Vote, always."""
+        """Vote after every step."""
         before = ewma(self.norms, self.smoothing)
         self.norms = [*self.norms, stats["grad_norm_sq"]][-self.window :]
         now = ewma(self.norms, self.smoothing)
@@ -56,7 +56,7 @@ def ewma(values: list[float], smoothing: float) -> float:
 
 
 def injected_samples(batch_size: int, shared_fraction: float, sharing: int) -> int:
-    """Return how many samples each sharing worker gives to every other: beta b', rounded down.
+    """Return the number of samples that each sharing worker gives to every other: beta b', rounded down.
 
     Examples
     --------

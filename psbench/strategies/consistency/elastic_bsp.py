@@ -66,7 +66,7 @@ class ElasticBSP(Consistency):
         return [commit, Release(push.worker) if owes else Hold(push.worker, "barrier")]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
-        """Take part in the monitoring, or wait for the barrier that is chosen already."""
+        """Join the monitoring, or wait for an already chosen barrier."""
         if view.num_active == 1:  # no other worker to wait for
             return self._monitor(view)
         if self._chosen:

@@ -109,7 +109,7 @@ class NSoftsync(_EveryPushes):
         """Require at least one push a version."""
         if self.n > num_workers:
             raise ParameterError(
-                f"{self.name}: n = {self.n} versions need as many workers, and there are {num_workers}; "
+                f"{self.name}: n = {self.n} versions need as many workers, but there are {num_workers}; "
                 f"give n between 1 and {num_workers}"
             )
 

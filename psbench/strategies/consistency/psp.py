@@ -28,7 +28,9 @@ class PSP(Consistency):
     source = SOURCE
     singly = True
 
-    sample: int = parameter(2, "other workers that are looked at", unit="workers", source=SOURCE, ge=0)
+    sample: int = parameter(
+        2, "number of other workers that are sampled", unit="workers", source=SOURCE, ge=0
+    )
     lead: int = parameter(
         0, "largest lead over them at the start of a step", unit="steps", source=SOURCE, ge=0
     )

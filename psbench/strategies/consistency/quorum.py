@@ -75,13 +75,13 @@ class Quorum(Consistency):
     def _is_used(self) -> Self:
         if not self.grace_s and (self.grace_steps or self.grace_share < 1.0):
             raise ParameterError(
-                f"consistency {self.name!r}: grace_steps and grace_share are of a grace, and grace_s is 0; "
-                "set grace_s, the longest it may be, or leave them out"
+                f"consistency {self.name!r}: grace_steps and grace_share need a grace period, but grace_s "
+                "is 0; set grace_s, its maximum, or remove them"
             )
         return self
 
     def check(self, num_workers: int, global_batch: int) -> None:
-        """Require as many workers as make a quorum."""
+        """Require at least as many workers as the quorum."""
         if self.quorum > num_workers:
             raise ParameterError(
                 f"{self.name}: quorum = {self.quorum} workers, but the cluster has {num_workers}; give "

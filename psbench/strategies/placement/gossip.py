@@ -66,8 +66,8 @@ class Gossip(PeerToPeer):
         for name, graphs in _OF_GRAPH.items():
             if self.graph not in graphs and getattr(self, name) != type(self).model_fields[name].default:
                 raise ParameterError(
-                    f"placement {self.name!r}: {name} is of graph {' or '.join(graphs)}, and this is "
-                    f"{self.graph}; leave it out"
+                    f"placement {self.name!r}: {name} applies only to graph {' or '.join(graphs)}, not to "
+                    f"{self.graph}; remove it"
                 )
         return self
 
@@ -96,6 +96,6 @@ class Gossip(PeerToPeer):
         largest = max((size for _, size in self.levels), default=1)
         if self.graph == "hierarchical" and largest < num_workers:
             raise ParameterError(
-                f"placement {self.name!r}: the largest levels have {largest} of {num_workers} workers "
-                f"which would never hear of others; add a level such as [8, {num_workers}]"
+                f"placement {self.name!r}: the largest levels connect only {largest} of {num_workers} "
+                f"workers; add a level such as [8, {num_workers}]"
             )

@@ -104,8 +104,8 @@ def receivers(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> 
     graph : str
         ring: the one before and the one after. torus: the four next to it on a grid whose sides are as equal
         as n allows. exponential: those 1, 2, 4, ... places on; one_peer_exponential: one of these, the next
-        at the next exchange. complete: all. time_varying_ring: the two beside it in an order that is drawn
-        anew for each exchange. random_pairs: one, in a matching that is drawn for each exchange; with an odd
+        at the next exchange. complete: all. time_varying_ring: the two beside it in an order that is redrawn
+        for each exchange. random_pairs: one, in a matching that is drawn for each exchange; with an odd
         number of workers one has no partner.
     worker, n : int
     exchange : int
@@ -200,6 +200,6 @@ def check_graph(graph: str, n: int) -> None:
         )
     if graph == "torus" and _rows(n) < 2:
         raise ParameterError(
-            f"placement 'gossip': {n} workers make no torus, as {n} is prime; use graph 'ring', or "
+            f"placement 'gossip': {n} workers cannot form a torus, as {n} is prime; use graph 'ring', or "
             f"{n + 1} workers"
         )

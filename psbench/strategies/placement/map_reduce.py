@@ -40,7 +40,7 @@ class MapReduce(Jobs):
         return self.job_s + self.scan_s(partition)
 
     def scan_s(self, partition: int) -> float:
-        """Return the time of going through the partition, whatever the size of the mini-batch."""
+        """Return the time of a scan of the partition, which does not depend on the mini-batch."""
         return partition * self.scan_s_per_sample
 
     def broadcast_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:

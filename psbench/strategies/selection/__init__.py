@@ -1,4 +1,4 @@
-"""Which samples a worker's next mini-batch takes, and the neighbourhoods that the samples form."""
+"""Selection of the samples in a worker's next mini-batch, and neighbourhoods of samples."""
 
 from psbench.strategies.selection.curriculum import Curriculum as Curriculum
 from psbench.strategies.selection.data_aware import DataAware as DataAware

@@ -29,11 +29,11 @@ class Curriculum(Selection):
     source = f"Bengio et al. 2009; pacing: {_PACING}"
     remembers = ("loss",)
 
-    share: float = parameter(0.1, "share of the samples at the beginning", source=_PACING, gt=0, le=1)
-    growth: float = parameter(1.9, "factor of the share", source=_PACING, gt=1, le=100)
+    share: float = parameter(0.1, "initial share of the samples", source=_PACING, gt=0, le=1)
+    growth: float = parameter(1.9, "growth factor of the share", source=_PACING, gt=1, le=100)
     every: int = parameter(50, "mini-batches after which the share grows", source=_PACING, ge=1)
     column: str | None = parameter(None, "column with the score; none: the loss after the warm-up")
-    warm_up: float = parameter(1.0, "passes before the loss is the score", unit="passes", ge=0)
+    warm_up: float = parameter(1.0, "passes of warm-up before losses become scores", unit="passes", ge=0)
 
     def look(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
         """Compute the loss of all samples once, after the warm-up."""
@@ -41,7 +41,7 @@ class Curriculum(Selection):
         return np.arange(len(memory)) if due and "order" not in memory.state else NOTHING
 
     def choose(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
-        """Take the next samples of those that are easy enough."""
+        """Choose the next samples among the easy ones."""
         if self.share == 1 or (self.column is None and memory.passes < self.warm_up):
             return memory.reshuffled(size)
         state = memory.state

@@ -35,13 +35,15 @@ class DataAware(ByNeighbourhood):
     source = "thesis 7.2.2, Fig. 7.1"
 
     focus: float = parameter(0.5, "share of the samples that goes to weak neighbourhoods", ge=0, le=1)
-    temperature: float = parameter(0.5, "of the softmax: small for the weakest alone", gt=0, le=1e6)
-    by: Literal["loss", "error", "random"] = parameter(
-        "loss", "what a neighbourhood is weak by, on validation data; random: a control"
+    temperature: float = parameter(
+        0.5, "temperature of the softmax: a small value selects only the weakest", gt=0, le=1e6
     )
-    smoothing: float = parameter(0.5, "share of former evaluations in the average", ge=0, lt=1)
+    by: Literal["loss", "error", "random"] = parameter(
+        "loss", "validation measure of a neighbourhood's weakness; random: a control"
+    )
+    smoothing: float = parameter(0.5, "weight of earlier evaluations in the average", ge=0, lt=1)
     weights: Literal["none", "unbiased"] = parameter(
-        "none", "unbiased: the expected gradient is that of uniform draws"
+        "none", "unbiased: the expected gradient equals that of uniform sampling"
     )
     _weakness: list[float] = PrivateAttr(default_factory=list)
     _dealt: list[int] = PrivateAttr(default_factory=list)  # whose share each neighbourhood gets, by chance
@@ -81,7 +83,7 @@ class DataAware(ByNeighbourhood):
     # ---------------------------------------------------------------- the deciding half
 
     def on_evaluated(self, event: Evaluated, view: ClusterView) -> list[Action]:
-        """Take note of where the model is weak."""
+        """Update the weakness of each neighbourhood."""
         found = of_groups(event, GROUP_ERROR if self.by == "error" else GROUP_LOSS)
         new = [found[h] for h in sorted(found)]
         if self._weakness:

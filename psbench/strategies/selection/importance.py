@@ -38,13 +38,15 @@ class Importance(Selection):
 
     candidates: float = parameter(
         3.0,
-        "candidates a sample; 0: all, by known norms",
+        "candidates per sample; 0: all, by their last known norms",
         source=_PAPER,
         ge=0,
         le=1000,
     )
-    smoothing: float = parameter(0.9, "share of the former tau in its average", source=_PAPER, ge=0, lt=1)
-    floor: float = parameter(0.1, "share of the mean norm that is added to all", ge=0)
+    smoothing: float = parameter(
+        0.9, "weight of earlier values in the average of tau", source=_PAPER, ge=0, lt=1
+    )
+    floor: float = parameter(0.1, "share of the mean norm that is added to every norm", ge=0)
 
     def look(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
         """Draw candidates if importance pays."""
@@ -66,7 +68,7 @@ class Importance(Selection):
         return among[drawn], 1 / (len(among) * p[drawn])
 
     def learn(self, positions: Integers, memory: Memory) -> None:
-        """Estimate from a uniform mini-batch what importance would save."""
+        """Estimate the saving of importance sampling from a uniform mini-batch."""
         if not self._pays(memory):
             self._note(memory.norm[positions], memory)
 

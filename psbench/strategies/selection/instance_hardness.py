@@ -33,21 +33,19 @@ class InstanceHardness(Selection):
     remembers = ("loss", "predicted")
 
     measure: Literal["loss", "change", "flip"] = parameter(
-        "loss", "what makes a sample hard", source=f"{_PAPER}, eq. 2"
+        "loss", "measure of hardness", source=f"{_PAPER}, eq. 2"
     )
-    share: float = parameter(0.95, "share of the newest measurement", source=f"{_PAPER}, sec. 4", gt=0, le=1)
+    share: float = parameter(0.95, "weight of the newest measurement", source=f"{_PAPER}, sec. 4", gt=0, le=1)
     warm_up: float = parameter(
-        5.0, "passes over all samples", unit="passes", source=f"{_PAPER}, sec. 4", ge=0
+        5.0, "initial passes over all samples", unit="passes", source=f"{_PAPER}, sec. 4", ge=0
     )
     decay: float = parameter(
         0.85, "factor of the samples kept, each round", source=f"{_PAPER}, sec. 4", gt=0, le=1
     )
-    least: float = parameter(
-        0.2, "share of the samples that is kept in the end", source=f"{_PAPER}, sec. 4", gt=0, le=1
-    )
+    least: float = parameter(0.2, "final share of the samples", source=f"{_PAPER}, sec. 4", gt=0, le=1)
 
     def choose(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
-        """Take the next samples of the round."""
+        """Choose the next samples of the round."""
         if self.decay == 1 or memory.passes < self.warm_up:
             return memory.reshuffled(size)
         state = memory.state

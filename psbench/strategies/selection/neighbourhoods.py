@@ -1,4 +1,4 @@
-"""What divides samples into neighbourhoods, the same for training and validation."""
+"""Divisions of samples into neighbourhoods, the same for training and validation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ByClass(Neighbourhoods):
 
 
 class KMeansNeighbourhoods(Neighbourhoods):
-    """Clusters of k-means, which the training samples form whatever their classes.
+    """k-means clusters of the training samples, regardless of class.
 
     Validation samples are in the cluster with the nearest centre.
 
@@ -50,7 +50,8 @@ class KMeansNeighbourhoods(Neighbourhoods):
         count = self.clusters or 2 * len(data.classes)
         if not count:
             raise ParameterError(
-                f"neighbourhoods 'k_means': data {data.name!r} has no classes, two for each; set clusters"
+                f"neighbourhoods 'k_means': data {data.name!r} has no classes to set the default from; set "
+                "clusters"
             )
         clustering = Clustering("neighbourhoods 'k_means'", count, self.components)
         train = clustering.fit(_rows(data.train_x), rng)
@@ -77,8 +78,8 @@ def _places(values: Array, found: Array, column: str, name: str) -> Integers:
     unknown = found[~np.isin(found, values)]
     if len(unknown):
         raise ParameterError(
-            f"neighbourhoods 'column': {column} {unknown[0]} of data {name!r} has validation samples, and no "
-            "sample to train on"
+            f"neighbourhoods 'column': {column} {unknown[0]} of data {name!r} has validation samples, but "
+            "no training samples"
         )
     return np.searchsorted(values, found).astype(np.int64)
 

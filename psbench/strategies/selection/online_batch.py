@@ -15,7 +15,7 @@ _PAPER = "Loshchilov and Hutter 2015"
 
 
 class OnlineBatch(Selection):
-    """Draw samples by the rank of their last known loss: those with large losses more often.
+    """Draw samples by the rank of their last known loss; larger losses are more likely.
 
     Rank i of N is drawn with a probability proportional to exp(-i log(s) / N). The pressure s changes
     exponentially from `pressure` to `final_pressure` over `passes` passes. Samples that were never computed
@@ -33,8 +33,8 @@ class OnlineBatch(Selection):
     source = f"{_PAPER}, Algorithm 1"
     remembers = ("loss",)
 
-    pressure: float = pressure_field(100.0, "pressure at the beginning", f"{_PAPER}, sec. 3")
-    final_pressure: float = pressure_field(1.0, "pressure at the end", f"{_PAPER}, sec. 3")
+    pressure: float = pressure_field(100.0, "initial selection pressure", f"{_PAPER}, sec. 3")
+    final_pressure: float = pressure_field(1.0, "final selection pressure", f"{_PAPER}, sec. 3")
     passes: float = parameter(40.0, "passes in which the pressure changes", unit="passes", gt=0)
     refresh: float | None = parameter(
         None,
@@ -45,7 +45,7 @@ class OnlineBatch(Selection):
     )
 
     def look(self, size: int, rng: Rng, memory: Memory, orders: Orders) -> Integers:
-        """Compute all losses again if that is due."""
+        """Recompute all losses if due."""
         if self.refresh is None or memory.passes - memory.state.get("refreshed", 0.0) < self.refresh:
             return NOTHING
         memory.state["refreshed"] = memory.passes
@@ -77,7 +77,7 @@ class OnlineBatch(Selection):
 
 
 def _places(order: Integers, keys: Doubles, own_keys: Doubles, own: Integers) -> Integers:
-    """Return where samples stand in the order; `keys` are those of the samples in their order."""
+    """Return the positions of samples in the order; `keys` are the sort keys in that order."""
     places = np.searchsorted(keys, own_keys)
     for n in np.flatnonzero(order[places] != own):  # others have the same loss, as 0
         last = np.searchsorted(keys, own_keys[n], side="right")
@@ -86,7 +86,7 @@ def _places(order: Integers, keys: Doubles, own_keys: Doubles, own: Integers) ->
 
 
 def _keys(memory: Memory, where: Integers) -> Doubles:
-    """Return what samples are sorted by, ascending: their negative losses, those not known first."""
+    """Return the sort keys of samples, ascending: negative losses, with unknown losses first."""
     loss = memory.loss[where]
     return np.where(np.isnan(loss), _UNKNOWN + _APART * where, -loss)
 

@@ -13,7 +13,7 @@ from psbench.core.selection import Rng
 
 
 def pressure_at(passes: float, start: float, end: float, over: float) -> float:
-    """Return the pressure after so many passes: it changes by an equal factor each pass, and then stays.
+    """Return the pressure after that many passes: it changes geometrically, and then stays constant.
 
     >>> [round(pressure_at(passes, 100.0, 1.0, 10.0), 6) for passes in (0, 5, 10, 20)]
     [100.0, 10.0, 1.0, 1.0]
@@ -47,5 +47,5 @@ def drawn_by(weights: Doubles, size: int, rng: Rng) -> Integers:
 
 def pressure_field(default: float, what: str, source: str) -> Any:
     """Declare a selection pressure as a hyper-parameter."""
-    what = f"{what}: how much more often the first rank is drawn than the last"
+    what = f"{what}: ratio between the probabilities of the first and the last rank"
     return parameter(default, what, source=source, ge=1, le=1e6)

@@ -15,7 +15,7 @@ _PAPER = "Song et al. 2020"
 
 
 class RecencyBias(Selection):
-    """Draw samples by how uncertain their last predictions were: those that change class more often.
+    """Draw samples by the uncertainty of recent predictions; those that change class are more likely.
 
     Uncertainty is the entropy of the labels among a sample's last `window` predictions over that of an even
     distribution. It is cut into N steps, Q = ceil((1 - uncertainty) N), and a sample is drawn with a
@@ -34,9 +34,9 @@ class RecencyBias(Selection):
     remembers = ("predicted",)
 
     window: int = parameter(
-        10, "predictions of a sample that count", source=f"{_PAPER}, sec. 5.2", ge=1, le=1000
+        10, "number of recent predictions per sample", source=f"{_PAPER}, sec. 5.2", ge=1, le=1000
     )
-    pressure: float = pressure_field(100.0, "pressure after the warm-up", f"{_PAPER}, sec. 5.2")
+    pressure: float = pressure_field(100.0, "selection pressure after the warm-up", f"{_PAPER}, sec. 5.2")
     warm_up: float = parameter(
         15.0, "passes of uniform mini-batches", unit="passes", source=f"{_PAPER}, sec. 5.2", ge=0
     )

@@ -6,7 +6,7 @@ from psbench.core import Selection
 
 
 class Reshuffle(Selection):
-    """Take every sample of the shard once a pass, in an order that is drawn anew on every pass.
+    """Draw every sample of the shard once per pass, in a new random order on every pass.
 
     Notes
     -----

@@ -8,7 +8,7 @@ from psbench.core.selection import Rng
 
 
 class WithReplacement(Selection):
-    """Draw each sample uniformly from the shard, whatever was drawn before: some twice, others not at all.
+    """Draw each sample uniformly from the shard, with replacement.
 
     Notes
     -----

@@ -76,7 +76,7 @@ class DropStragglers(Stragglers):
         return {}
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """Take a worker back."""
+        """Readmit a worker."""
         return [Readmit(int(key.removeprefix(_KEY)))] if key.startswith(_KEY) else []
 
     def _is_slow(self, key: str, view: ClusterView) -> bool:

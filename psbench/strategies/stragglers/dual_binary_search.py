@@ -80,7 +80,7 @@ class DualBinarySearch(Stragglers):
         Need(
             "communication",
             lambda m: m.chunks,
-            "{part} sizes chunks of data, into which {other} does not divide them",
+            "{part} sets the sizes of data chunks, but {other} does not use chunks",
         ),
     )
 

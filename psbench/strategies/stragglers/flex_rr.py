@@ -45,7 +45,7 @@ class FlexRR(Stragglers):
         Need(
             "communication",
             lambda m: m.reports_progress,
-            "{part} looks at the workers' progress within a batch, which {other} does not report",
+            "{part} uses the workers' progress within a batch, which {other} does not report",
         ),
     )
     varies_batch = True

@@ -33,7 +33,7 @@ class After(SwitchOnce):
         0.25, "share of the epochs under the first strategy", source="Strategy-Switch 2025", ge=0, le=1
     )
     whole_epochs: bool = parameter(
-        True, "switch at the nearest whole epoch, not within one", source="Strategy-Switch 2025"
+        True, "switch at the nearest epoch boundary", source="Strategy-Switch 2025"
     )
 
     def start(self, view: ClusterView) -> list[Action]:

@@ -54,14 +54,14 @@ class LossWindow(SwitchOnce):
         return [note, *self._switch_once(self.reason(value, threshold))]
 
     def why_not(self, evaluations: Sequence[Evaluated], trained: float, planned: float | None) -> str:
-        """Return how close the value came to the threshold, or that there were too few losses."""
+        """Return the closest approach to the threshold, or the lack of losses."""
         again = self.fresh()
         found = [pair for event in evaluations if (pair := again._compare(event)) is not None]
         if not found:
             needed = f"losses of {self.span + 1} epochs"
             return f"the rule needs the validation {needed}, and the run ended after {trained:.4g} epochs"
         if any(self.is_settled(*pair) for pair in found):
-            return "the rule asked for it, and the run ended before the hand-over"
+            return "the rule requested it, but the run ended before the hand-over"
         numbers = [pair for pair in found if pair[0] == pair[0]]
         return self.nearest(numbers) if numbers else "the validation loss was not a number"
 
@@ -78,7 +78,7 @@ class LossWindow(SwitchOnce):
         raise NotImplementedError
 
     def nearest(self, found: list[tuple[float, float]]) -> str:
-        """Return how close the values came to their thresholds."""
+        """Return the closest approach of values to their thresholds."""
         raise NotImplementedError
 
     def _compare(self, event: Evaluated) -> tuple[float, float] | None:

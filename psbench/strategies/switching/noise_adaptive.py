@@ -71,8 +71,8 @@ class NoiseAdaptive(LossWindow):
         """Return a sentence about the smallest net change relative to the noise."""
         value, threshold = min(found, key=lambda pair: pair[0] / pair[1] if pair[1] else inf)
         return (
-            f"the net change was {100 * value:.3g} % an epoch where noise explains {100 * threshold:.3g} %, "
-            "at its nearest"
+            f"the net change came closest at {100 * value:.3g} % per epoch, where noise explains "
+            f"{100 * threshold:.3g} %"
         )
 
 

@@ -14,7 +14,7 @@ class SwitchOnce(Switching):
     _done: bool = PrivateAttr(default=False)
 
     def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
-        """Switch now; the rule itself never switches after that."""
+        """Switch now; the rule never switches by itself after that."""
         self._done = True
         return super().on_switch_requested(event, view)
 

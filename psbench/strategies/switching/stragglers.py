@@ -104,7 +104,7 @@ class OnStragglers(Switching):
         return self._once_spent(view) or self._look(view)
 
     def on_switch_requested(self, event: SwitchRequested, view: ClusterView) -> list[Action]:
-        """Switch with all workers; the rule itself never switches after that."""
+        """Switch with all workers; the rule never switches by itself after that."""
         self._over = True
         return super().on_switch_requested(event, view) + self._take_back(view)
 

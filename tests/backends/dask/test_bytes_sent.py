@@ -60,6 +60,8 @@ def payloads() -> dict[int, list[int]]:
 
 
 WORKERS = 2
+#: another ratio with every push, so that in each run some differ
+ADAPTS = {"name": "mq_grad", "codec": "top_k", "window": 1, "explore": 2}
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def counting(scheduler: str) -> Iterator[Client]:
         yield client
 
 
-def coded(name: str, codec: str, servers: int = 1) -> dict[str, Any]:
+def coded(name: str, codec: Any, servers: int = 1) -> dict[str, Any]:
     placement = {"name": "parameter_server", "servers": servers}
     return {"name": name, "codec": codec, "codec_down": codec, "placement": placement}
 
@@ -87,9 +89,10 @@ def switching(codec: str) -> dict[str, Any]:
         (coded("bsp", "fp16"), 1),
         (coded("bsp", "top_k"), 1),
         (coded("bsp", "sign", 2), 2),
+        (coded("asp", ADAPTS) | {"codec_down": "none"}, 1),
         (switching("sign"), 1),
     ],
-    ids=["none", "fp16", "top_k", "sign on two servers", "sign and a hand-over"],
+    ids=["none", "fp16", "top_k", "sign on two servers", "mq_grad", "sign and a hand-over"],
 )
 def test_the_bytes_of_a_run_are_those_that_the_sockets_carried(
     strategy: dict[str, Any], servers: int, scheduler: str, counting: Client

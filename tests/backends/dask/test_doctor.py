@@ -43,7 +43,7 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
     assert {len(each) for link in found["links"] for each in link["by_size"]} == {3}  # bytes, up, down
     assert len({link["from"] for link in found["at_once"]} | {link["to"] for link in found["at_once"]}) == 6
     assert main(["doctor", *settings]) == 1
-    assert f"would go wrong: {problem}" in capsys.readouterr().out
+    assert f"problem: {problem}" in capsys.readouterr().out
     cluster = yaml.safe_load(file.read_text())["cluster"]
     assert max(cluster["speed"]) == 1.0
     simulated = run(Experiment(cluster=cluster, stop={"updates": 3}, strategy="bsp"))

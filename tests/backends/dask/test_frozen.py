@@ -183,8 +183,8 @@ def test_a_run_whose_coordinator_freezes_goes_on_from_its_checkpoint(tmp_path: P
         terminal.until(r"epoch ([2-9]|\d\d) of")  # the first one's checkpoint is written
         os.kill(coordinator, signal.SIGSTOP)
         said = terminal.end()
-        assert "no word of parameter server 0 for" in said
-        assert "gives no sign of life: is it frozen?" in said
+        assert "no message from parameter server 0 for" in said
+        assert "does not respond: is it frozen?" in said
         assert "the run resumes from there (restart 1 of 2)" in said
         assert terminal.process.returncode == 0
 

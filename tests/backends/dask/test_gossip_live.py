@@ -58,6 +58,19 @@ def test_live_both_of_a_pair_are_evaluated_as_they_mixed():
     assert [each["consensus_distance"] for each in found.log.evaluations()] == [0.0] * 13
 
 
+@pytest.mark.parametrize("name", ["partial_reduce", *at_night("prague")])
+def test_live_a_group_of_all_workers_is_all_reduce(name):
+    strategy = ps.strategies.CATALOGUE[name](group_size=4)
+    experiment, found = live(strategy)
+    expected = ps.run(experiment.but(backend="simulated"))
+    torch.testing.assert_close(found.parameters, expected.parameters, **ROUNDING)
+    reduced = ps.run(experiment.but(backend="simulated", strategy="all_reduce"))
+    torch.testing.assert_close(found.parameters, reduced.parameters, **ROUNDING)
+    assert metrics.total_bytes(found.log)["up"] == metrics.total_bytes(expected.log)["up"]
+    # the last of a ring adds up in the same order as all others
+    assert found.log.evaluations()[-1]["consensus_distance"] == 0
+
+
 @pytest.mark.parametrize("fault", [{"how": "sign_flipped", "factor": 3.0}, {"how": "stale"}])
 def test_live_a_faulty_worker_sends_what_is_wrong_and_does_not_know(fault):
     """It sent what it had computed, and the run was that of sound workers."""
@@ -69,7 +82,9 @@ def test_live_a_faulty_worker_sends_what_is_wrong_and_does_not_know(fault):
     torch.testing.assert_close(done.parameters, expected.parameters, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["sgp", "ad_psgd", *at_night("d_psgd", "d_psgd_step_first")])
+@pytest.mark.parametrize(
+    "name", ["sgp", "ad_psgd", "prague", *at_night("d_psgd", "d_psgd_step_first", "partial_reduce")]
+)
 def test_live_it_learns_and_replays(name):
     experiment, found = live(name, stop={"epochs": 4})
     last = found.log.evaluations()[-1]
@@ -115,7 +130,9 @@ class DiesInItsFourthStep(Worker):
         return super()._step()
 
 
-@pytest.mark.parametrize("name", ["d_psgd", "ad_psgd", *at_night("d_psgd_step_first", "sgp")])
+@pytest.mark.parametrize(
+    "name", ["d_psgd", "ad_psgd", "partial_reduce", *at_night("d_psgd_step_first", "sgp", "prague")]
+)
 def test_live_the_others_go_on_when_a_worker_dies(name):
     experiment = ps.Experiment(**TINY | {"backend": "dask", "strategy": name})
     done = ThreadedRun(experiment, DiesInItsFourthStep).run()
@@ -124,7 +141,7 @@ def test_live_the_others_go_on_when_a_worker_dies(name):
     assert done.outcome.facts["lost_workers"] == [1]
 
 
-@pytest.mark.parametrize("name", ["d_psgd", "sgp", "ad_psgd", *at_night("d_psgd_step_first")])
+@pytest.mark.parametrize("name", ["d_psgd", "sgp", "ad_psgd", "prague", *at_night("d_psgd_step_first")])
 def test_live_a_run_goes_on_from_a_checkpoint(name):
     experiment = ps.Experiment(**TINY | {"backend": "dask", "strategy": name, "checkpoint_every": 0.7})
     done = ThreadedRun(experiment).run()

@@ -111,6 +111,41 @@ def test_a_worker_that_joins_takes_the_model_of_another_giver(member: Member) ->
     assert isinstance(member.mailbox.next(0), msg.SendModel)  # which came meanwhile
 
 
+def of_a_group(number: int, *lost: int) -> msg.MixModels:
+    return msg.MixModels(0, -number - 1, {0: 0.25, 1: 0.25, 2: 0.5}, number, [*lost], meet=True)
+
+
+def piece(number: int, step: int, *values: float) -> Received:
+    return Received("worker 2", msg.RingPiece(number, step, torch.tensor(values)))
+
+
+def test_a_group_adds_up_in_a_ring(member: Member) -> None:
+    """Of four entries in three pieces; pieces of a later ring, and a model, may come before its own."""
+    member.own(4.0)
+    member.came(1, 5, 9.0)
+    member.peers.came += [piece(8, 0, 7.0), piece(7, 0, 1.0), piece(7, 1, 2.0)]
+    member.peers.came += [piece(7, 2, 6.0, 6.0), piece(7, 3, 5.0)]
+    found = member.mixed_by(of_a_group(7))
+    # of its quarter of 4, 1 each, it adds the second piece up; it is sent the first and the third
+    assert found.tolist() == [6.0, 6.0, 3.0, 5.0]
+    assert [worker for worker, _ in member.sent] == [1] * 4
+    assert [message.ring for _, message in member.sent] == [7] * 4
+    assert [*member._pieces] == [(8, 0)]
+    assert (1, 5, -1) in member._arrived
+
+
+def test_a_member_that_is_lost_leaves_the_others_with_their_own_models(member: Member) -> None:
+    member.own(4.0)
+    member.peers.came.append(piece(7, 0, 1.0))
+    member.orders.came.append(msg.NeighbourLost(2, 8))
+    assert member.mixed_by(of_a_group(7)) is None
+    assert torch.equal(member._model.parameters, torch.full((4,), 4.0))
+    # one that was lost before is in no ring
+    member.peers.came += [piece(9, 0, 1.0, 1.0), piece(9, 1, 2.0, 2.0)]
+    found = member.mixed_by(of_a_group(9, 2))
+    assert len(found) == 4
+
+
 def test_a_giver_that_is_lost_after_it_has_given_changes_nothing(member: Member) -> None:
     member.came(1, -7, 5.0)
     member.mixed_by(msg.MixModels(0, -7, {1: 1.0}, 7))

@@ -125,9 +125,13 @@ def test_a_worker_is_lost_back_and_slower_by_hand(strategy: str) -> None:
     assert done.workers[0]._machine.by_hand == 0.25
     said = [text.partition(" at ")[0] for text in done.incidents]
     assert said == [
-        *("worker 0 is 0.5 times as fast by hand", "worker 1 is lost by hand", "worker 1 is gone already"),
-        *("worker 2 is lost by hand", "worker 0 is the last one: it cannot be lost"),
-        *("worker 1 is back by hand", "worker 0 is 0.5 times as fast by hand"),
+        *(
+            "worker 0 was made 0.5 times as fast by hand",
+            "worker 1 was removed by hand",
+            "worker 1 is already lost",
+        ),
+        *("worker 2 was removed by hand", "worker 0 is the last worker and cannot be lost"),
+        *("worker 1 was brought back by hand", "worker 0 was made 0.5 times as fast by hand"),
     ]
 
 

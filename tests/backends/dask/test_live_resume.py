@@ -294,5 +294,5 @@ def test_a_live_run_without_a_server_goes_on_in_virtual_time(name: str) -> None:
 def test_the_driver_of_jobs_refuses(tmp_path: Any) -> None:
     spec = experiment("map_reduce", checkpoint_every=0.2, backend="simulated")
     run(spec, folder=tmp_path)
-    with pytest.raises(ParameterError, match="cannot go on from a checkpoint"):
+    with pytest.raises(ParameterError, match="cannot resume it from a checkpoint"):
         resume(tmp_path, {"backend": "dask"})

@@ -160,7 +160,7 @@ def test_one_that_freezes_before_it_could_report_loses_its_role(cluster: Cluster
         attempt._look_around(Silent())  # type: ignore[arg-type]
         time.sleep(0.001)
     attempt._starting = Silent()  # type: ignore[assignment]
-    attempt._hear({"name": "worker 0", "stage": "met"})
+    attempt._handle_report({"name": "worker 0", "stage": "met"})
     time.sleep(0.3)
     attempt._take_room(Silent(), cluster.sync(lambda: room(cluster)), time.monotonic())  # type: ignore[arg-type]
     assert (attempt._missing, attempt._taken) == ({}, {})

@@ -157,7 +157,7 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=rf"scheduler_file: .*nothing.json: {os.strerror(errno.ENOENT)}"):
         run(experiment("asp", None, 1, connection={"scheduler_file": str(tmp_path / "nothing.json")}))
     missing = dict.fromkeys(("tls_ca_file", "tls_cert", "tls_key"), str(tmp_path / "none.pem"))
-    with pytest.raises(ParameterError, match=r"connection.tls_ca_file: there is no file .*none.pem"):
+    with pytest.raises(ParameterError, match=r"connection.tls_ca_file: file .*none.pem does not exist"):
         run(experiment("asp", "tls://127.0.0.1:1", 1, connection=missing))
 
 

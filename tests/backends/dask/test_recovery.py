@@ -94,7 +94,7 @@ def test_who_stops_a_run_that_has_yet_to_go_on_keeps_what_it_had(
     done = run(spec, control=control, folder=tmp_path)
     checkpoint = Checkpoint.load(Path(done.meta["checkpoints"][-1]))
     assert (done.meta["status"], len(attempts)) == ("stopped", 2)
-    assert done.meta["reason"].startswith("stopped by hand before it went on from checkpoint")
+    assert done.meta["reason"].startswith("stopped by hand before it resumed from checkpoint")
     assert torch.equal(done.parameters, checkpoint.tensors["parameters"])
     assert done.log.of_kind(Kind.APPLY)["version"][-1] == checkpoint.state["engine"]["view"]["version"]
     assert replay(done) == len(done.log)
@@ -105,7 +105,7 @@ def test_what_was_done_is_not_begun_again_without_a_checkpoint() -> None:
     record = Record(experiment("asp", None, 1), log, None, None, None)
     assert record.can_go_back
     log.add(Kind.HOLD, 0.5, text="barrier")
-    assert record.go_back() == "nothing was done yet"
+    assert record.go_back() == "nothing had been computed"
     assert (len(log), log.texts) == (0, ("",))
     log.add(Kind.APPLY, 0.5, version=1)
     assert not record.can_go_back

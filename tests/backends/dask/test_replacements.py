@@ -42,7 +42,7 @@ def test_a_run_ends_without_an_evaluator_only_if_a_rule_reads_it(changes: Any, r
     roles.lose(EVALUATOR, 1.5, "was lost")
     assert socket.sent == [Incident("evaluator was lost at 1.5 s"), RoleLost(EVALUATOR)]
     if reader:
-        with pytest.raises(BackendError, match=f"the evaluator was lost, .*{reader}.* needs it"):
+        with pytest.raises(BackendError, match=f"the evaluator was lost and .*{reader}.* needs it"):
             roles.give_up(EVALUATOR)
     else:
         roles.give_up(EVALUATOR)

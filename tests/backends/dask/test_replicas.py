@@ -6,6 +6,7 @@ import json
 import threading
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from test_live_workers import SERVERS, experiment, simulated
@@ -157,6 +158,55 @@ def test_no_worker_hears_of_an_update_that_the_replica_lacks(strategy: Any) -> N
     assert made == list(range(1, 61))
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [{"name": "asp", "placement": SERVERS}, "k_batch_asp", {"name": "bsp", "codec": "top_k"}],
+    ids=json.dumps,
+)
+def test_a_lagging_replica_bounds_and_counts_what_a_recovery_loses(strategy: Any) -> None:
+    """No worker hears of an update that is three beyond the replica's."""
+    heard: list[tuple[int, int]] = []
+
+    class Listener(Worker):
+        def _take(self, release: ReleaseMessage) -> Directive:
+            heard.append((release.version, done.replica.version))
+            return super()._take(release)
+
+    lagging = {"recovery": {"replicas": 1, "replica_every": 3}}
+    done = KeptRun(experiment(strategy, 2, stop={"updates": 30}, **lagging), Listener)
+    done.run()
+    assert done.error is None
+    kept = [each.state["engine"]["view"]["version"] for each in done.replica.states]
+    assert kept[:10] == [*range(0, 30, 3)]  # and perhaps the last one
+    assert {version - last for version, last in heard} >= {0, 1, 2}
+    assert max(version - last for version, last in heard) == 2
+    # a server is lost when the client has heard of two updates more than the replica
+    last = done.replica.states[5]
+    versions = done.log.of_kind(Kind.APPLY)["version"]
+    rows = int(done.log.of_kind(Kind.APPLY)["row"][np.flatnonzero(versions == kept[5] + 2)[-1]]) + 1
+    log = EventLog()
+    log.extend(done.log.rows(0, rows), done.log.texts)
+    record = Record(done.experiment, log, None, None, None)
+    record.take_back(msg.StoreCheckpoint("replica", last.state, last.tensors))
+    assert record.go_back().startswith("2 updates and ")
+    again = gone_on(done, last)
+    assert sorted(set(again.log.of_kind(Kind.APPLY)["version"])) == list(range(1, 31))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "message"),
+    [
+        ("asp", {"replica_every": 3}, "there is no replica; set replicas to 1"),
+        ({"name": "ssp", "codec": "top_k"}, {"replicas": 1, "replica_every": 2}, "set replica_every to 1"),
+        ("asp", {"replicas": 1, "replica_every": 0}, "greater than or equal to 1"),
+    ],
+    ids=str,
+)
+def test_a_lag_that_loses_more_is_refused(strategy: Any, settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        experiment(strategy, 2, recovery=settings)
+
+
 def test_a_replica_that_dies_stops_nobody() -> None:
     class Mortal(RecordingReplica):
         dies_at = 5
@@ -242,7 +292,7 @@ def test_a_client_that_is_cut_off_from_a_coordinator_gets_the_state_too() -> Non
     [
         ("osp", "compute while they wait"),
         ("selsync", "vote in the middle of a push"),
-        ("flex_rr", "counts of their own"),
+        ("flex_rr", "counters of their own"),
         ({"name": "k_bsp", "codec": "sign"}, "have residuals"),
         ("bounded_step", "measures in the middle of an answer"),
         ("map_reduce", "has no servers"),
@@ -256,7 +306,7 @@ def test_what_a_replica_cannot_hold_is_refused(strategy: Any, why: str) -> None:
 
 
 def test_a_simulated_run_has_no_replica() -> None:
-    with pytest.raises(ParameterError, match=r"recovery.replicas: only on dask"):
+    with pytest.raises(ParameterError, match=r"recovery.replicas: servers can be lost on dask only"):
         experiment("bsp", backend="simulated", **ONE)
 
 

@@ -316,14 +316,14 @@ def test_the_first_stranger_is_reported_at_once_and_the_rest_at_the_end() -> Non
     strangers.count("coordinator", 0)
     assert said() == []
     strangers.count("coordinator", 1)
-    assert said() == ["1 unknown connection was closed, without the run's key in time (coordinator: 1)"]
+    assert said() == ["1 unknown connection was closed for lack of the run's key (coordinator: 1)"]
     strangers.count("worker 1", 4)
     strangers.count("coordinator", 1)
     assert said() == []
     strangers.report()
     strangers.report()
     assert said() == [
-        "5 unknown connections were closed, without the run's key in time (coordinator: 1, worker 1: 4)"
+        "5 unknown connections were closed for lack of the run's key (coordinator: 1, worker 1: 4)"
     ]
     assert strangers.total == 5
 
@@ -351,4 +351,4 @@ def test_a_run_goes_on_under_attack_and_says_so(strategy: Any, listening: str) -
     assert run.error is None
     assert run.outcome.status == "stopped"
     assert run.outcome.facts.data["strangers"] >= 1
-    assert "without the run's key" in run.incidents[0]
+    assert "for lack of the run's key" in run.incidents[0]

@@ -133,9 +133,9 @@ def test_nothing_is_taken_from_a_server_that_does_not_know_the_key() -> None:
 
 
 MALFORMED = {
-    "no type 9 of payloads": HEAD.pack(3, 9, 12, 1) + b"\0" * 16,
+    "unknown payload type 9": HEAD.pack(3, 9, 12, 1) + b"\0" * 16,
     "body would have 4,000,000,000 bytes": HEAD.pack(3, 0, 4_000_000_000, 0),
-    "head says 1000000000000000 entries": HEAD.pack(3, 0, 12, 10**15) + b"\0" * 12,
+    "header announces 1000000000000000 entries": HEAD.pack(3, 0, 12, 10**15) + b"\0" * 12,
 }
 
 

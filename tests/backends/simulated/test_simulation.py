@@ -57,7 +57,7 @@ def test_a_deadlock_names_every_worker_and_its_reason(timing_only):
     with pytest.raises(Deadlock) as error:
         run(toy_experiment(strategy, timing_only=timing_only))
     assert str(error.value) == (
-        "at 0.080 s no worker can ever go on; worker 0 at clock 4: for ever; "
+        "at 0.080 s no worker can ever continue; worker 0 at clock 4: for ever; "
         "worker 1 at clock 4: for ever; worker 2 at clock 4: for ever"
     )
 

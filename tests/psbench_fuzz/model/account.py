@@ -16,6 +16,7 @@ from psbench.core.peer_to_peer import PeerToPeer, WaitsForNeighbours, sends_befo
 from psbench.core.wire_size import WireSize
 from psbench_fuzz.model import (
     aggregation,
+    codecs,
     communication,
     consistency,
     gossip,
@@ -31,7 +32,7 @@ from psbench_fuzz.model.view import Member, ModelCluster
 
 #: the modules whose import enters the rules
 RULE_MODULES = (
-    *(aggregation, communication, consistency, gossip, placement, selection, stragglers, switching),
+    *(aggregation, codecs, communication, consistency, gossip, placement, selection, stragglers, switching),
 )
 
 
@@ -94,7 +95,7 @@ class Account:
         now = self.composition
         self.consistency, self.aggregation = rule_of(now.consistency), rule_of(now.aggregation)
         self.communication, self.stragglers = rule_of(now.communication), rule_of(now.stragglers)
-        self.placement = rule_of(now.placement)
+        self.placement, self.codec = rule_of(now.placement), rule_of(now.communication.codec)
         c.in_force, c.ranges = index, now.placement.ranges(self.size.layout)
         if isinstance(now.placement, PeerToPeer):
             view: Any = c
@@ -157,7 +158,8 @@ class Account:
         models = [other for number, row in mix.rows.items() for other in row if other != number]
         first = next(iter(mix.rows))
         text = {"sent": mix.sent, "steps_first": not sends_before_step(now.communication), "rows": mix.rows}
-        size = len(models) * self.size.of(now.communication.codec, now.placement)
+        count = 2 * (len(mix.rows) - 1) if mix.meet else len(models)
+        size = count * self.size.of(now.communication.codec, now.placement)
         self.log.add(Kind.MIX, first, text, id=mix.push, version=versions[first], bytes=size)
 
     def count_votes(self, release: act.Release) -> list[Action]:
@@ -188,6 +190,7 @@ class Account:
             orders["push"] = True
         orders |= self.communication.on_release(member.id, c)
         orders |= self.stragglers.on_release(member.id, c)
+        orders |= self.codec.on_release(member.id, c)
         member.batch_size = orders.get("batch_size", member.batch_size)
         voted = member.status is Status.VOTED
         first = member.status is not Status.PUSHED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psbench.core import Action, Apply, Commit, Hold, Orders, Push, Release, Status
+from psbench.core import Action, Apply, Commit, Discard, Hold, Orders, Push, Release, Status
 from psbench.core.actions import Mix
 from psbench_fuzz.model.rule import Decisions, Rule, rule
 from psbench_fuzz.model.view import ModelCluster
@@ -145,3 +145,94 @@ class _PairAverage(Rule):
         other = others[int(c.rng.integers(len(others)))]
         rows = {one: dict.fromkeys(sorted([worker, other]), 0.5) for one in (worker, other)}
         return [Mix(rows, push=push.id), Apply(pushes, [1.0])]
+
+
+class _Groups(Rule):
+    """Partial reduce: the members of a group wait for each other."""
+
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
+        lost = [push for push in c.pending.values() if push.worker == worker]
+        rest = [push for push in c.buffered() if push.worker != worker]
+        return [*(Discard(push, "left") for push in lost), *self.averages(rest, c)]
+
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        found = self.averages(c.buffered(), c)
+        waits = not any(isinstance(each, Release) and each.worker == push.worker for each in found)
+        return [*found, Hold(push.worker, "group")] if waits else found
+
+    def averages(self, waiting: list[Push], c: ModelCluster) -> Decisions:
+        """Return the groups that average now, of these pushes."""
+        raise NotImplementedError
+
+    def average(self, pushes: list[Push]) -> Decisions:
+        return [Commit(pushes), *(Release(push.worker) for push in pushes)]
+
+
+@rule("consistency", "arrival_groups")
+class _ArrivalGroups(_Groups):
+    """The first P that wait."""
+
+    def averages(self, waiting: list[Push], c: ModelCluster) -> Decisions:
+        enough = waiting and len(waiting) >= min(self.own.group_size, len(c.active))
+        return self.average(waiting) if enough else []
+
+
+@rule("consistency", "random_groups")
+class _RandomGroups(_Groups):
+    """Each worker has a queue of groups, and meets the group at its head."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.queues: dict[int, list[int]] = {}  # of each worker, the numbers of its groups
+        self.groups: dict[int, list[int]] = {}
+        self.count = 0
+
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        if not self.queues.get(push.worker):
+            others = [one for one in c.active if one != push.worker]
+            size = min(self.own.group_size - 1, len(others))
+            drawn = c.rng.choice(len(others), size, replace=False) if size else []
+            group = sorted([push.worker, *(others[place] for place in drawn)])
+            self.groups[self.count] = group
+            for one in group:
+                self.queues.setdefault(one, []).append(self.count)
+            self.count += 1
+        return super().on_push(push, c)
+
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
+        for number in self.queues.pop(worker, []):
+            self.groups[number].remove(worker)
+            if not self.groups[number]:
+                del self.groups[number]
+        return super().on_leave(worker, c)
+
+    def on_drained(self, c: ModelCluster) -> Decisions:
+        self.queues, self.groups = {}, {}
+        return super().on_drained(c)
+
+    def averages(self, waiting: list[Push], c: ModelCluster) -> Decisions:
+        pushes = {push.worker: push for push in waiting}
+        heads = [
+            number
+            for number, group in self.groups.items()
+            if all(self.queues[one][0] == number for one in group)
+        ]
+        found: Decisions = []
+        for number in sorted(heads):
+            group = self.groups[number]
+            if all(one in pushes for one in group):
+                found += self.average([pushes[one] for one in group])
+                del self.groups[number]
+                for one in group:
+                    self.queues[one].pop(0)
+        return found
+
+
+@rule("aggregation", "group_average")
+class _GroupAverage(Rule):
+    """P-Reduce: each member takes the mean of the group's models."""
+
+    def on_commit(self, pushes: list[Push], c: ModelCluster) -> Decisions:
+        row = {push.worker: 1 / len(pushes) for push in sorted(pushes, key=lambda push: push.worker)}
+        mixed = Mix({one: dict(row) for one in row}, meet=True, push=pushes[-1].id)
+        return [mixed, *(Apply([push], [1.0]) for push in pushes)]

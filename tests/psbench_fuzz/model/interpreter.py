@@ -146,7 +146,12 @@ class Interpreter(Account):
         c.pushes += 1
         c.pending[push.id] = push
         self.carried[push.id] = member.fragment
-        asked = [self.communication, self.stragglers, *([self.rule] if self.rule is not None else [])]
+        asked = [
+            self.communication,
+            self.codec,
+            self.stragglers,
+            *([self.rule] if self.rule is not None else []),
+        ]
         return [action for part in (*asked, self.consistency) for action in part.on_push(push, c)]
 
     def on_vote(self, vote: ev.Vote) -> list[Action]:

@@ -55,7 +55,7 @@ class Switches:
         """Return the actions after a request, and the switch that drains from then on."""
         last, to = len(self.strategy.compositions) - 1, event.to
         if to is not None and (to < 0 or to > last):
-            return [Note(f"asked to switch to {to}, but there are only 0 to {last}")], draining
+            return [Note(f"asked to switch to {to}, but the compositions are 0 to {last}")], draining
         if draining is not None and (to is None or to == draining.to):
             return [Note("asked to switch, but a switch is in progress")], draining
         if to is None:

@@ -125,7 +125,7 @@ def test_ctrl_c_keeps_what_is_done_and_half_a_run_is_none(monkeypatch, tmp_path)
     found = ps.sweep(TOY, GRID, seeds=3, processes=1, folder=tmp_path)
     assert [outcome.status for outcome in found.outcomes] == ["finished", *["not run"] * 5]
     assert found.interrupted
-    assert "stopped: 5 of 6 runs were not made" in found.remarks
+    assert "stopped: 5 of 6 runs were not executed" in found.remarks
     monkeypatch.setattr(worker, "run", usual)
     assert {
         outcome.status for outcome in ps.sweep(TOY, GRID, seeds=3, folder=tmp_path, processes=1).outcomes

@@ -75,6 +75,6 @@ def test_sweep_after_a_signal_says_what_there_is(number, name, code, sweeping, c
     monkeypatch.setattr("psbench.runs.sweeps.worker.run", second_is_interrupted)
     assert main(["sweep", *sweeping]) == code
     out, err = capsys.readouterr()
-    assert "stopped: 7 of 8 runs were not made" in out
+    assert "stopped: 7 of 8 runs were not executed" in out
     assert f"stopped by {name}; the completed part is kept" in err
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -160,7 +160,7 @@ def test_the_comparison_is_of_the_best_runs(swept):
 
 def test_more_trials_of_one_strategy_are_refused_unless_said(swept):
     uneven = replace(swept, outcomes=swept.outcomes[2:])
-    with pytest.raises(ParameterError, match=r"unequal numbers of settings were tried \(bsp 1, asp 2\)"):
+    with pytest.raises(ParameterError, match=r"different numbers of settings were tried \(bsp 1, asp 2\)"):
         uneven.best()
     assert uneven.best(unequal=True)["trials"].tolist() == [1, 2]
 
@@ -185,7 +185,7 @@ def test_the_best_of_half_a_sweep_is_refused(swept):
         (lambda s: s.best(value="val_acuracy"), "did you mean 'val_accuracy'?"),
         (lambda s: s.heatmap("lr", "batch_size"), "unknown parameter of the sweep 'batch_size'"),
         (lambda s: s.heatmap("lr", "lr"), "on both axes"),
-        (lambda s: s.lines("lr", by="lr"), "on the axis already"),
+        (lambda s: s.lines("lr", by="lr"), "already on the axis"),
         (lambda s: s.lines("lr", where={"strategy": "ssp"}), "unknown value of strategy 'ssp'"),
     ],
 )
@@ -254,7 +254,7 @@ def test_a_chart_says_what_it_leaves_out(damaged):
     spec, data = data_of(damaged.lines("lr", by="strategy"))
     assert len(data) == 2
     assert spec["vconcat"][0]["title"]["subtitle"] == [
-        "2 of 4 settings failed, diverged or did not get there with every seed"
+        "2 of 4 settings failed, diverged or did not reach the target with every seed"
     ]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from toybox import at_night
 
 import psbench as ps
 from psbench import strategies
@@ -28,7 +29,7 @@ def experiment(strategy=HERMES, **values):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", [(HERMES,), (HERMES, "asp"), ("all_reduce", HERMES)])
+@pytest.mark.parametrize("pair", [["all_reduce", HERMES], *at_night([HERMES], [HERMES, "asp"])])
 def test_it_repeats_and_replays_with_failures_joins_and_switches(pair):
     first, *then = pair
     rule = {"name": "after", "fraction": 0.3}

@@ -164,7 +164,7 @@ def test_a_server_takes_the_worker_wholly_and_then_the_mixture():
 
 
 def test_it_weighs_one_push_at_a_time():
-    with pytest.raises(ParameterError, match="weighs one push against its own state"):
+    with pytest.raises(ParameterError, match="weights one push against its own state"):
         Strategy(consistency="k_asp", aggregation=LossWeighted(), communication="local_sgd")
-    with pytest.raises(ParameterError, match="without models of their own"):
+    with pytest.raises(ParameterError, match="have no models of their own"):
         Strategy(consistency="asp", aggregation=LossWeighted())

@@ -102,7 +102,7 @@ def test_they_keep_the_contract(part):
 
 
 def test_too_few_workers_for_krum_are_refused():
-    with pytest.raises(ParameterError, match="at least 5 workers, not among 4"):
+    with pytest.raises(ParameterError, match="at least 5 workers, but there are 4"):
         ps.Experiment(
             strategy={"consistency": "bsp", "aggregation": {"name": "krum", "faulty": 1}},
             cluster={"workers": 4},

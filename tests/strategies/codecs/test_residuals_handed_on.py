@@ -16,6 +16,7 @@ from psbench.backends.compression import Compression, WorkerCodecs
 from psbench.backends.control import Control
 from psbench.backends.partition import gather, partitions
 from psbench.backends.simulated.simulation import Simulation
+from psbench.core.events import Push
 from psbench.core.log import EventLog, Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
@@ -105,7 +106,7 @@ def test_a_simulated_worker_pushes_the_residual_that_it_took_over(codec, placeme
     owed = {1: torch.full_like(workload.parameters, 0.25), 2: torch.full_like(workload.parameters, 0.5)}
     compression = Compression(composition, whole(workload), workload.streams, dict(owed))
     gradient = torch.linspace(-8, 6, len(workload.parameters))
-    arrived = compression.push(1, 1, gradient)
+    arrived = compression.push(Push(0, 1, 1, 0, 1), gradient)
     left = compression.residuals()
     assert torch.equal(arrived + left.pop(1, torch.zeros(1)), gradient + 0.25)
     assert torch.equal(left[2], owed[2])
@@ -120,7 +121,7 @@ def test_a_pushed_residual_is_in_checkpoints_until_the_next_release():
     compression = Compression(strategies.bsp(), whole(workload), workload.streams, {1: residual})
     held = [compression.checkpoint_worker(1, waits=False)[0]]
     compression.mark_release(1)
-    compression.push(1, 1, torch.zeros_like(residual))
+    compression.push(Push(0, 1, 1, 0, 1), torch.zeros_like(residual))
     held += [compression.checkpoint_worker(1, waits)[0] for waits in (False, True)]
     compression.mark_release(1)
     held += [compression.checkpoint_worker(1, waits)[0] for waits in (False, True)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from psbench import strategies
 from psbench.backends.compression import Compression
 from psbench.backends.partition import partitions
+from psbench.core.events import Push
 from psbench.testing import toy_experiment
 from psbench.training.build import Workload
 
@@ -56,7 +57,7 @@ def test_at_each_step_arrived_and_residual_sum_to_what_was_given(codec, steps, s
     for number, vector in enumerate(vectors(seed, len(steps))):
         if steps[number] is not None:
             own.repartition(steps[number])
-        arrived += own.push(0, number, vector)
+        arrived += own.push(Push(0, 0, number, 0, 1), vector)
         given_ += vector
         residual = own.residuals().get(0, torch.zeros(15))
         torch.testing.assert_close(arrived + residual, given_, rtol=1e-5, atol=1e-5)
@@ -95,7 +96,7 @@ def test_chance_goes_on_and_does_not_begin_anew():
         compression(codec={"name": "random_k", "ratio": 0.3}),
     )
     ones = torch.ones(15)
-    first = moved.push(0, 0, ones)
-    assert torch.equal(first, still.push(0, 0, ones))
+    first = moved.push(Push(0, 0, 0, 0, 1), ones)
+    assert torch.equal(first, still.push(Push(0, 0, 0, 0, 1), ones))
     moved.repartition(RANGES[0])  # as it was
-    assert torch.equal(moved.push(0, 1, ones), still.push(0, 1, ones))
+    assert torch.equal(moved.push(Push(0, 0, 1, 0, 1), ones), still.push(Push(0, 0, 1, 0, 1), ones))

@@ -116,5 +116,5 @@ def test_one_worker_is_plain_sgd():
 
 
 def test_a_ring_needs_a_barrier_at_every_commit():
-    with pytest.raises(ParameterError, match="needs all workers in each operation, and elastic_bsp"):
+    with pytest.raises(ParameterError, match="needs all workers in each operation, but elastic_bsp"):
         strategies.elastic_bsp(placement="all_reduce")

@@ -57,6 +57,6 @@ def test_one_version_is_not_bsp():
 
 def test_more_versions_than_workers():
     with pytest.raises(
-        ParameterError, match="n = 5 versions need as many workers, and there are 4; give n between 1 and 4"
+        ParameterError, match="n = 5 versions need as many workers, but there are 4; give n between 1 and 4"
     ):
         run(strategies.n_softsync(n=5))

@@ -10,7 +10,6 @@ from psbench.core.actions import Apply
 from psbench.core.events import Push
 from psbench.core.log import Kind
 from psbench.strategies import make_strategy, second_names
-from psbench.testing import check_strategy
 
 FAST_AND_SLOW = (1.0, 0.9, 0.5, 0.11)
 
@@ -139,9 +138,3 @@ def test_psp_keeps_whom_it_drew_until_they_have_caught_up():
         ("release", 1),
         ("release", 2),
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["ringmaster", "malenia", "psp"])
-def test_they_keep_the_contract(name):
-    check_strategy(name, clusters=2)

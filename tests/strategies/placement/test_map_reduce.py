@@ -107,7 +107,7 @@ def test_the_last_version_is_sent_under_no_strategy(strategy):
 
 
 def test_tasks_that_keep_nothing_cannot_step_by_themselves():
-    with pytest.raises(ParameterError, match="keep nothing between steps"):
+    with pytest.raises(ParameterError, match="keep no state between steps"):
         strategies.local_sgd(placement="map_reduce")
 
 

@@ -60,15 +60,15 @@ def test_a_worker_has_room_for_more_samples():
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"strategy": "fsdp", "cluster": {"failures": [LOST]}}, "cluster.failures: no worker comes"),
-        ({"strategy": "fsdp", "cluster": {"joins": [LOST]}}, "cluster.joins: no worker comes"),
+        ({"strategy": "fsdp", "cluster": {"failures": [LOST]}}, "cluster.failures: no worker may join"),
+        ({"strategy": "fsdp", "cluster": {"joins": [LOST]}}, "cluster.joins: no worker may join"),
         ({"strategy": "fsdp", "backend": "dask", "recovery": {"min_workers": 1}}, "recovery.min_workers: no"),
-        (ELASTIC, "rule.policy: no worker comes"),
-        ({"strategy": {"name": "fsdp", "codec": "fp16"}}, "gathers shares of the model as they are"),
+        (ELASTIC, "rule.policy: no worker may join"),
+        ({"strategy": {"name": "fsdp", "codec": "fp16"}}, "gathers shares of the model unencoded"),
         ({"strategy": {"name": "fsdp", "stragglers": "drop_stragglers"}}, "may drop that worker"),
-        ({"strategy": "fsdp", "optimizer": "lamb"}, "each worker holds a share"),
-        ({"strategy": {"name": "power_sgd", "placement": "sharded"}}, "hold a share of the model"),
-        ({"strategy": {"name": "diloco", "placement": "sharded"}}, "hold a share of the model"),
+        ({"strategy": "fsdp", "optimizer": "lamb"}, "each worker holds parts of tensors"),
+        ({"strategy": {"name": "power_sgd", "placement": "sharded"}}, "holds a share of the model"),
+        ({"strategy": {"name": "diloco", "placement": "sharded"}}, "holds a share of the model"),
     ],
 )
 def test_what_has_no_meaning_is_refused(values, says):

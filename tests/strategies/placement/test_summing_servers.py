@@ -69,7 +69,7 @@ def test_one_link_that_is_wide_leaves_the_workers_own():
             "power_sgd .* 'sharded' or 'summing_servers'",
         ),
         *(
-            ({"placement": SERVERS, "consistency": name}, f"needs all workers in each operation, and {name}")
+            ({"placement": SERVERS, "consistency": name}, f"needs all workers in each operation, but {name}")
             for name in ("asp", "ssp", "backup_workers")
         ),
     ],

@@ -125,7 +125,7 @@ def test_unbiased_weights_give_the_whole_gradient_in_expectation():
     assert expected == pytest.approx(gradients.mean())
 
 
-def test_weighted_gradients_of_all_mini_batches_average_to_the_whole_gradient():
+def test_weighted_gradients_of_all_mini_batches_average_to_the_whole():
     """Every mini-batch of two of a tiny set, with its probability, through the loss that workers compute."""
     groups, orders = np.array([0, 0, 1]), {"focus": [0.1, 0.9, 0.0]}
     part = DataAware(weights="unbiased", focus=0.8)
@@ -343,9 +343,9 @@ RETURNED = [None]
 WRONG = {
     "of another shard": (
         lambda n: np.full(n, 10),
-        "returns 10, which is no sample .* from 0 to 9",
+        "returns 10, which is not a sample .* from 0 to 9",
     ),
-    "negative": (lambda n: np.full(n, -1), "returns -1, which is no sample"),
+    "negative": (lambda n: np.full(n, -1), "returns -1, which is not a sample"),
     "too few": (lambda n: np.arange(n - 1), "returns 3 samples for a mini-batch of 4"),
     "no numbers": (lambda n: np.full(n, 0.5), "return an array of whole numbers"),
     "weights of NaN": (lambda n: (np.arange(n), np.full(n, np.nan)), "returns the weight nan"),

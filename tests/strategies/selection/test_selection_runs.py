@@ -295,7 +295,7 @@ def test_a_selection_that_cannot_choose_is_refused_before_the_run():
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        (OfAnotherShard, "is no sample of its shard"),
+        (OfAnotherShard, "is not a sample of its shard"),
         (Forgets, "keeps state on itself"),
         (Fails, "raised ZeroDivisionError"),
     ],
@@ -312,7 +312,7 @@ def test_check_strategy_takes_one_that_keeps_it():
 def test_what_does_not_fit_is_refused_with_its_reason():
     with pytest.raises(ParameterError, match="map_reduce"):
         experiment("with_replacement", "map_reduce")
-    with pytest.raises(ParameterError, match="sharding 'seldp' keeps the samples of a worker in their order"):
+    with pytest.raises(ParameterError, match="sharding 'seldp' keeps a worker's samples in order"):
         experiment("with_replacement", sharding="seldp")
     with pytest.raises(ParameterError, match="timing_only: 'online_batch'"):
         experiment("online_batch", timing_only=True, stop={"updates": 3})
@@ -347,7 +347,7 @@ class Unseen(WithAnEmptyOne):
 
 def test_a_neighbourhood_without_samples_is_refused_by_its_name():
     for kind, said in (
-        (WithAnEmptyOne, "'neither' has no sample to train on"),
+        (WithAnEmptyOne, "'neither' has no training sample"),
         (Unseen, "'odd' has no validation"),
     ):
         with pytest.raises(ParameterError, match=said):

@@ -224,7 +224,7 @@ def test_a_chunk_is_no_more_than_a_share_of_the_training_set_at_first():
 
 
 def test_communication_must_know_chunks():
-    with pytest.raises(ParameterError, match="sizes chunks of data, into which every_step"):
+    with pytest.raises(ParameterError, match="sets the sizes of data chunks, but every_step"):
         strategies.asp(stragglers="dual_binary_search")
 
 
@@ -277,7 +277,9 @@ def test_chunks_of_data_are_bytes_and_messages(done):
 
 def test_a_machine_too_small_for_two_samples_is_refused():
     small = {"workers": 5, "memory_gb": [8, 8, 8, 1e-6, 8]}
-    with pytest.raises(ParameterError, match="1e-06 GB of worker 3 do not hold the model and two samples"):
+    with pytest.raises(
+        ParameterError, match="1e-06 GB of worker 3 are too little for the model and two samples"
+    ):
         ps.run(experiment(cluster=small))
 
 

@@ -136,7 +136,7 @@ def test_under_all_reduce_the_ring_adds_unequal_shares():
 
 @pytest.mark.parametrize("name", ["asp", "k_bsp", "ssp"])
 def test_without_a_barrier_there_is_no_moment_to_cut(name):
-    with pytest.raises(ParameterError, match=f"lb_bsp cuts new batches at each barrier, and {name} has none"):
+    with pytest.raises(ParameterError, match=f"lb_bsp changes batch sizes at barriers, but {name} has none"):
         getattr(strategies, name)(stragglers="lb_bsp")
 
 

@@ -310,7 +310,7 @@ class TestWhyNot:
         assert "needs the validation losses of 3 epochs, and the run ended after 2.5" in rule.why_not(
             losses(0.9, 0.5), 2.5, None
         )
-        assert "and the run ended before the hand-over" in rule.why_not(losses(0.5, 0.5, 0.5), 3, None)
+        assert "but the run ended before the hand-over" in rule.why_not(losses(0.5, 0.5, 0.5), 3, None)
         near = rule.why_not(losses(1.0, 0.5, 0.4, 0.1), 4, None)
         assert "35 %" in near  # the mean of 50 and 20; the next one is of 20 and 75
         nothing = rule.why_not(losses(math.nan, math.nan, math.nan), 3, None)

@@ -2,8 +2,8 @@
 import { h } from "./dom.js";
 import { popover } from "./popover.js";
 
-// groups: [{ title, options: [{ name, label, summary, source }] }]; choose(option) is called with what was
-// picked; shown: what stands for it, if not the name of the current one.
+// groups: [{ title, about, options: [{ name, label, summary, source }] }]; choose(option) is called with the
+// picked one; shown: what stands for it, if not the name of the current one.
 export function chooser(groups, current, label, choose, shown = null) {
   const all = groups.flatMap((group) => group.options);
   const chosen = all.find((option) => option.name === current) ?? all[0];
@@ -17,8 +17,9 @@ export function chooser(groups, current, label, choose, shown = null) {
   const none = h("p", { class: "psb-empty", hidden: true }, "No match.");
   const list = h("div", { class: "psb-options", role: "group", "aria-label": label });
   const items = [];
-  for (const { title, options } of groups) {
-    const section = h("div", { class: "psb-option-group" }, h("div", { class: "psb-option-title" }, title));
+  for (const { title, about, options } of groups) {
+    const heading = h("div", { class: "psb-option-title", title: about }, title);
+    const section = h("div", { class: "psb-option-group" }, heading);
     for (const option of options) {
       const why = h("span", { class: "psb-option-why", hidden: true });
       const item = h(

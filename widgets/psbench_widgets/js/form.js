@@ -2,6 +2,7 @@
 import { button, h } from "./dom.js";
 import { chooser } from "./chooser.js";
 import { popover } from "./popover.js";
+import { TERMS } from "./terms.js";
 
 const hint = (item) =>
   [item.description || item.summary, item.source && `Source: ${item.source}`].filter(Boolean).join("\n");
@@ -41,11 +42,11 @@ const SIMPLE = new Set(["integer", "number"]);
 // workers whose speeds are listed
 const LISTED = 6;
 const DOMAINS = {
-  consistency: "Consistency: who waits for whom",
+  consistency: "Consistency: when workers wait for each other",
   aggregation: "Aggregation: how pushes become the next model",
-  communication: "Communication: what is sent, and when",
-  stragglers: "Stragglers: how much work each worker gets",
-  placement: "Placement: where the parameters are",
+  communication: "Communication: content and time of messages",
+  stragglers: "Stragglers: amount of work for each worker",
+  placement: "Placement: location of the parameters",
   switching: "Switching: one strategy, then another",
 };
 
@@ -211,6 +212,7 @@ export class Form {
     const options = this.form.strategies;
     const groups = Object.entries(DOMAINS).map(([domain, title]) => ({
       title,
+      about: TERMS[domain],
       options: options.filter((o) => o.domain === domain),
     }));
     const take = (option) =>

@@ -276,7 +276,7 @@ class Lab {
 
   watchPage() {
     this.watch = h("div", { class: "psb-page psb-watch", role: "tabpanel" });
-    this.hint = h("p", { class: "psb-empty" }, "Press Run: the charts appear here and move while it runs.");
+    this.hint = h("p", { class: "psb-empty" }, "Press Run: the charts appear here and follow the run.");
     this.stage = new Stage({
       ask: (at) => this.send({ kind: "film", at }),
       seek: (what) => this.send({ kind: "seek", ...what }),

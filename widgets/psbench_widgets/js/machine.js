@@ -183,7 +183,7 @@ function returning(group, worker, press) {
   group.setAttribute("tabindex", "0");
   group.setAttribute("role", "button");
   group.setAttribute("aria-description", "a lost worker: press Enter to bring it back");
-  // no click: while a run goes on, what is pressed is drawn anew before it is let go
+  // no click: while a run goes on, the pressed element is redrawn before its release
   group.onpointerdown = () => press.now("back", worker);
   group.onkeydown = (event) => {
     if (!["Enter", " "].includes(event.key)) return;

@@ -134,9 +134,9 @@ export class Recording {
     return place >= 0 && place < times.length ? times[place] : null;
   }
 
-  // Seconds in which about `count` spans begin: as much as can be told apart.
+  // Seconds in which about `count` spans begin: as much as can be distinguished.
   readable(count) {
-    // of many workers bands are drawn, in which single spans need not be told apart
+    // of many workers bands are drawn, in which single spans need not be distinguished
     const spans = this.tables.spans.start_s.length / Math.max(1, this.workers.length / MANY);
     const length = this.end - this.firstShown;
     return spans > count ? (length * count) / spans : length;

@@ -1,6 +1,7 @@
 // What came of a run, before all else: four numbers, a sentence, and the question that forks.
 import { button, h } from "./dom.js";
 import { amount } from "./recording.js";
+import { TERMS } from "./terms.js";
 
 const CLOCKS = { simulated: "virtual time" };
 
@@ -21,7 +22,7 @@ export class Result {
     const numbers = [
       run.val_accuracy !== null && ["accuracy", percent(run.val_accuracy, 1), "accuracy reached"],
       ["time", `${amount(run.time_s)} s`, `${clock}, ${epochs}`],
-      run.idle !== null && ["waiting", percent(run.idle, 0), "of all time was waiting"],
+      run.idle !== null && ["waiting", percent(run.idle, 0), "of the workers' time was waiting"],
       run.staleness !== null && ["staleness", run.staleness.toFixed(1), "versions stale (mean)"],
     ];
     const next = run.strategy === "asp" ? "bsp" : "asp";
@@ -29,9 +30,11 @@ export class Result {
     this.element.replaceChildren(
       ...numbers
         .filter(Boolean)
-        .map(([name, value, about]) =>
-          h("div", { class: `psb-result-${name}${/^0\s%/.test(value) ? " psb-none" : ""}` }, h("b", {}, value), h("span", {}, about)),
-        ),
+        .map(([name, value, about]) => {
+          const none = /^0\s%/.test(value) ? " psb-none" : "";
+          const place = { class: `psb-result-${name}${none}`, title: TERMS[name] };
+          return h("div", place, h("b", {}, value), h("span", {}, about));
+        }),
       other && other.time_s !== undefined
         ? h("p", {}, h("b", {}, called(other)), ` ${inShort(other)}`)
         : h("p", {}, `${whoWaited(recording)} `, recording.about.can_fork && ask),
@@ -55,7 +58,7 @@ function inShort({ val_accuracy: accuracy, time_s: time, idle, staleness }) {
   return `${numbers.filter(Boolean).join(" ").replace(/,$/, "")}.`;
 }
 
-const ALIKE = 0.1; // shares of waiting that differ by less are told together
+const ALIKE = 0.1; // shares of waiting that differ by less are reported together
 const NAMED = 4; // workers; more are counted
 
 function whoWaited({ waiting, workers }) {

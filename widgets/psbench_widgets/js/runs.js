@@ -182,7 +182,7 @@ export class RunsTable {
       this.draw();
     };
     const hide = button("hide", "psb-act", leaveOut, {
-      title: "Leave it out of this table; it is still compared if it is ticked",
+      title: "Hide this run in the table; it is still compared if it is ticked",
     });
     const what = { role: "group", "aria-label": `actions of run ${run.number}` };
     const acts = popover(
@@ -195,12 +195,12 @@ export class RunsTable {
           { class: "psb-popped", ...what },
           h("div", { class: "psb-muted psb-run-about" }, `${run.about}; seed ${run.seed}; ${run.backend}`),
           act("show", "show", "Show this run's charts", run.can_compare),
-          act("show beside", "beside", "Beside the run that is shown, on one time axis", run.can_compare),
+          act("show beside", "beside", "Show it beside the current run, on one time axis", run.can_compare),
           act("use its settings", "settings", "Use these settings again", true),
-          act("its Python", "python", "The Python of this run", true),
-          act("stop", "stop", "Stop or cancel it", !over),
+          act("its Python", "python", "Show the Python code of this run", true),
+          act("stop", "stop", "Stop or cancel this run", !over),
           over && hide,
-          act("remove", "remove", "Take it out of the table", over),
+          act("remove", "remove", "Remove this run from the table", over),
         ),
       ),
     );

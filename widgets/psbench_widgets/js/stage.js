@@ -10,7 +10,7 @@ import { Strip } from "./strip.js";
 import { Timeline } from "./timeline.js";
 import { looks, onThemeChange } from "./theme.js";
 
-const READABLE = 220; // spans that can be told apart in a timeline
+const READABLE = 220; // spans that can be distinguished in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 const FILM = "film"; // the whole run in so many seconds
 const FILM_S = 10;
@@ -66,8 +66,8 @@ export class Stage {
     this.clock = h("output", { class: "psb-time" });
     this.speed = select([[FILM, "10 s film"], ...SPEEDS.map((value) => [value, `${value} ×`])], {
       class: "psb-select psb-speed",
-      "aria-label": "speed of playing",
-      title: "seconds of the run in a second, or the whole run in ten",
+      "aria-label": "playback speed",
+      title: "seconds of the run per second, or the whole run in ten seconds",
     });
     const toFirst = "go to the first wait of one worker for another";
     this.firstWait = small("⇤ first wait", "first-wait", toFirst, () => this.toFirstWait());
@@ -85,7 +85,7 @@ export class Stage {
       h("span", { class: "psb-steps" }, wider, closer),
       this.live,
       this.events.fork &&
-        small("Fork here …", "fork-open", "another future from this moment on", this.events.fork),
+        small("Fork here …", "fork-open", "simulate another future from this moment", this.events.fork),
     );
     this.legend = h("div", { class: "psb-legend", "aria-hidden": "true" });
     this.span = h("span", { class: "psb-chart-note psb-span" });
@@ -145,7 +145,7 @@ export class Stage {
     if (what === "piece") this.films.forEach((film, i) => (film.recording = recordings[i]));
     if (what === "piece") this.arrange();
     if (what === "piece" && !live) this.explain();
-    if (this.announced) this.told = this.announced = "";
+    if (this.announced) this.text = this.announced = "";
     this.strip.take(recordings);
     this.element.hidden = this.machines.hidden = false;
     this.live.hidden = !live;
@@ -170,7 +170,7 @@ export class Stage {
   set(recordings) {
     this.pause();
     this.held = false;
-    this.told = "";
+    this.text = "";
     this.films = recordings.map((recording) => {
       const timeline = new Timeline(looks().phases, {
         at: (time) => this.go(time, true),
@@ -287,7 +287,7 @@ export class Stage {
 
   go(time, byHand = false) {
     if (!this.films.length) return;
-    this.told = "";
+    this.text = "";
     if (byHand) this.moment.follow = false;
     this.moment.go(time);
     this.draw();
@@ -309,7 +309,7 @@ export class Stage {
   // Go to the next step of the kind that is chosen, wherever in the run it is.
   jump(back, from = this.now, none = "") {
     this.pause();
-    this.told = "";
+    this.text = "";
     this.none = none;
     if (!this.films.length) return;
     const found = this.moment.step(this.kind.value, back, from);
@@ -335,7 +335,7 @@ export class Stage {
   followAgain() {
     this.moment.follow = true;
     this.moment.forget();
-    this.told = "";
+    this.text = "";
     this.pause();
     this.events.moved(null, true);
     this.moment.askFor(null);
@@ -345,7 +345,7 @@ export class Stage {
     if (this.playing) return this.pause();
     if (this.now >= this.end) this.moment.go(0);
     this.moment.follow = false;
-    this.told = "";
+    this.text = "";
     this.play.textContent = "❚❚ pause";
     this.play.title = "pause";
     let before = performance.now();
@@ -389,7 +389,7 @@ export class Stage {
   }
 
   tell(text) {
-    this.told = text;
+    this.text = text;
     this.say();
   }
 
@@ -428,7 +428,7 @@ export class Stage {
             ? machine(film.state, film.recording.about, looks().phases, this.worker, this.pressOf(film))
             : sequence(film.recording, this.now, looks().phases, this.isCollective(film)),
         );
-      // what has the focus keeps it, though it is drawn anew
+      // what has the focus keeps it, though it is redrawn
       if (at) film.place.querySelector(`.psb-node[data-worker="${at}"]`)?.focus();
     }
     const shown = (time) => time.toFixed(digits(this.end));
@@ -453,8 +453,8 @@ export class Stage {
   write() {
     const isAsked = this.moment.sought !== null || !this.moment.isLoaded();
     const shown = (time) => time.toFixed(digits(this.end));
-    const lines = this.told
-      ? [["", "", this.told]]
+    const lines = this.text
+      ? [["", "", this.text]]
       : isAsked
         ? [["", "", "Loading …"]]
         : this.films.map(({ state, recording }) => [

@@ -1,5 +1,5 @@
 // The whole run on one strip: how many workers wait along it, and the window of the timelines as a handle
-// that moves the moment. One canvas, drawn anew only if there is more to show.
+// that moves the moment. One canvas, redrawn only if there is more to show.
 import { h } from "./dom.js";
 import { margins, sharesAlong } from "./layout.js";
 import { amount, upTo } from "./recording.js";

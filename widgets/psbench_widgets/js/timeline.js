@@ -167,7 +167,7 @@ export class Timeline {
     });
   }
 
-  // A tick at the foot for each new version, as long as they can be told apart.
+  // A tick at the foot for each new version, as long as they can be distinguished.
   versions(pen) {
     const { time_s } = this.recording.tables.versions;
     const { from, to } = this.view;

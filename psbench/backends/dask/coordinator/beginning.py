@@ -1,4 +1,4 @@
-"""The beginning of a live run: wait for its processes, then start training or resume from a checkpoint."""
+"""The start of a live run: wait for its processes, then start training or resume from a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOT_BEGUN = "stopped by hand before training began"
 
 @dataclass
 class Start:
-    """The checkpoint from which a live run resumes, and the beginning of its log."""
+    """The checkpoint from which a live run resumes, and the log up to it."""
 
     checkpoint: Checkpoint
     rows: int
@@ -78,7 +78,7 @@ def begin(run: RunState, driver: LiveDriver) -> Script[None]:
 
 
 def _start_training(run: RunState, time_s: float) -> None:
-    """Start training at that time of the run."""
+    """Start training; `begin_s` is the run's time."""
     run.start_s = time_s
     membership.start_training(run, run.clock_s - time_s)
 
@@ -126,7 +126,7 @@ def resume(run: RunState, driver: LiveDriver, start: Start) -> Script[None]:
 
 
 def _store_state(checkpoint: Checkpoint) -> StateDict:
-    """Return the tensors with which a store begins, under the store's names."""
+    """Return the initial tensors of a store, under its own names."""
     tensors = checkpoint.tensors
     plain = {"parameters", "buffers", "aggregate"}
     state = {n: t for n, t in tensors.items() if n in plain or n.startswith((OPTIMIZER, AGGREGATION))}
@@ -145,7 +145,7 @@ def _store_state(checkpoint: Checkpoint) -> StateDict:
 def _resume_workers(
     run: RunState, workers: Collection[int], checkpoint: Checkpoint, collective: bool
 ) -> None:
-    """Send each worker its part of a checkpoint, under a `collective` operation with its payload."""
+    """Send each worker its part of a checkpoint; under a `collective` placement, also its payload."""
     view = run.view
     ranges = None if view.ranges is None else as_lists(view.ranges)
     pushes = {push.worker: push.id for push in view.pending.values()} if collective else {}
@@ -159,14 +159,14 @@ def _resume_workers(
 
 
 def _without_part(workers: Collection[int], checkpoint: Checkpoint, composition: Strategy) -> set[int]:
-    """Return the workers whose model, which only they have, was lost with their part of a checkpoint."""
+    """Return the workers whose own models are missing from a checkpoint."""
     parts = checkpoint.state["workers"]
     is_lost = isinstance(composition.placement, PeerToPeer)
     return {worker for worker in workers if is_lost and str(worker) not in parts}
 
 
 def _first_actions(run: RunState, resumption: Resumption, workers: Collection[int]) -> list[Action]:
-    """Return the first actions of a resumed run: the rest of the answer, for the workers that are here."""
+    """Return the first actions of a resumed run: the remaining actions for the present workers."""
     epochs = run.workload.experiment.stop.epochs
     rest = [action for action in resumption.rest if not hasattr(action, "worker") or action.worker in workers]
     actions = resumed(run.engine, rest, epochs, resumption.again & {*workers})
@@ -176,7 +176,7 @@ def _first_actions(run: RunState, resumption: Resumption, workers: Collection[in
 def _events_from_plain(
     plain: Sequence[Sequence[Any]], time_s: float
 ) -> tuple[list[tuple[float, ev.Event]], list[ev.Event]]:
-    """Return the timers and due requests of a checkpoint at `time_s`, and the evaluations that had come."""
+    """Return a checkpoint's timers and requests due at `time_s`, and its unhandled evaluations."""
     timers: list[tuple[float, ev.Event]] = []
     evaluations: list[ev.Event] = []
     for at, _, _, name, fields in plain:

@@ -1,4 +1,4 @@
-"""The states of a live run that are kept: checkpoints, which the client writes, and the replica's state.
+"""The stored states of a live run: checkpoints, which the client writes, and the replica's state.
 
 Servers and workers send their parts of one version while training goes on. All are asked before the answer's
 releases are sent, and send what they had then. Steps and messages under way are in no checkpoint: a worker
@@ -51,12 +51,12 @@ _STORE = -1  # among the workers whose part of a checkpoint is missing
 
 
 def due(run: RunState, actions: Sequence[Action]) -> str:
-    """Return the name of the checkpoint that is due with an answer; empty if none is."""
+    """Return the name of the checkpoint that is due with an answer; empty if none is due."""
     return run.checkpoint_schedule.label(run.engine.measuring, actions)
 
 
 def write(run: RunState, label: str, rest: Sequence[Action] = ()) -> None:
-    """Have a checkpoint written, after the log up to it; a run that is asked to stop ends with it.
+    """Start a checkpoint that follows the log so far; a run asked to stop ends with it.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def _store(run: RunState, label: str, state: dict[str, Any], tensors: StateDict)
 
 
 def complete(run: RunState) -> Script[None]:
-    """Have unfinished checkpoints sent to the client, at the latest without the parts of some workers.
+    """Send completed checkpoints to the client, after a timeout without the parts of some workers.
 
     A worker without its part continues in its data after its last push. Where workers have models of their
     own no part is left out.
@@ -106,7 +106,7 @@ def _capture(
     then: Callable[[dict[str, Any], StateDict], None],
     others: Callable[[int], WorkerPart] | None = None,
 ) -> None:
-    """Call `then` with the whole state of the run, as plain data and tensors, once all parts have come.
+    """Call `then` with the complete state of the run, as plain data and tensors, once all parts have arrived.
 
     Parameters
     ----------
@@ -137,18 +137,18 @@ def _capture(
 
 
 def take_worker(run: RunState, worker: int, part: msg.WorkerState) -> None:
-    """Take a worker's part."""
+    """Add a worker's part."""
     _add(run, part.tag, worker, named(f"worker/{worker}/", part.tensors), part.state.data)
 
 
 def leave(run: RunState, worker: int) -> None:
-    """Wait no longer for a worker that is gone."""
+    """Stop waiting for the part of a lost worker."""
     for tag in list(run.unfinished):
         _add(run, tag, worker, {}, None)
 
 
 def _add(run: RunState, tag: int, who: int, tensors: StateDict, worker_state: dict[str, Any] | None) -> None:
-    """Add a part to a checkpoint, which is complete with the last one."""
+    """Add a part to a checkpoint, and finish the checkpoint with the last part."""
     checkpoint = run.unfinished.get(tag)
     if checkpoint is None or who not in checkpoint.missing:
         return
@@ -165,7 +165,7 @@ def _add(run: RunState, tag: int, who: int, tensors: StateDict, worker_state: di
 
 
 def _coordinator_state(run: RunState) -> dict[str, Any]:
-    """Return the coordinator's own part of a checkpoint of this moment."""
+    """Return the coordinator's own part of a checkpoint."""
     now = run.now
     return {
         "time_s": now,
@@ -180,7 +180,7 @@ def _coordinator_state(run: RunState) -> dict[str, Any]:
 
 
 def _events_to_plain(entries: Sequence[tuple[float, ev.Event]]) -> list[list[Any]]:
-    """Return timers, requests and evaluations as checkpoints hold them; joins are the profile's."""
+    """Return timers, requests and evaluations in checkpoint format; the profile determines joins."""
     kept = [each for each in entries if isinstance(each[1], (ev.Timer, ev.SwitchRequested, ev.Evaluated))]
     return [[at, 2, 0, type(event).__name__, asdict(event)] for at, event in kept]
 
@@ -198,19 +198,19 @@ def _engine_state(run: RunState, rest: Sequence[Action]) -> dict[str, Any]:
 
 
 def part_at(position: BatchPosition) -> WorkerPart:
-    """Return the part of a worker of which only its place in the data is known."""
+    """Return a worker's part with only its position in the data."""
     return WorkerPart({"position": list(position), "used": position.steps}, {})
 
 
 def _as_of_release(part: WorkerPart) -> WorkerPart:
-    """Return the part of a worker that waited, without the work that is void once it computes."""
+    """Return the part of a waiting worker as of its release, without the work that is cancelled."""
     kept = {name: value for name, value in part.state.items() if name in KEPT_WHEN_VOID}
     tensors = {name: t for name, t in part.tensors.items() if name.startswith(("residual", SELECTION))}
     return WorkerPart(kept, tensors)
 
 
 def _named_for_file(state: StateDict, ids: dict[PushKey, int]) -> StateDict:
-    """Name a store's tensors as checkpoints do."""
+    """Rename a store's tensors to the names in checkpoints."""
     found: StateDict = {}
     for name, tensor in state.items():
         kind, _, which = name.partition("/")
@@ -226,29 +226,38 @@ def _named_for_file(state: StateDict, ids: dict[PushKey, int]) -> StateDict:
 
 
 def begin_replica(run: RunState) -> None:
-    """Begin with a replica, which has nothing yet."""
+    """Start to use a replica, which is empty."""
     run.replica.is_there, run.replica.stream = True, None
     run.replica.parts.clear()  # while there was none, no worker was asked when it was released
 
 
 def lose_replica(run: RunState) -> None:
-    """Go on without a replica."""
+    """Continue without a replica."""
     run.replica.is_there = False
     _confirm(run)
 
 
 def must_keep(run: RunState, actions: Sequence[Action]) -> bool:
-    """Return whether an answer releases a worker: then the replica must have its state first."""
-    return run.replica.is_there and any(type(action) is Release for action in actions)
+    """Return whether the replica must store a state before an answer is sent.
+
+    That is if the answer releases a worker, and the replica lags by as many updates as it may.
+    """
+    replica = run.replica
+    if not (replica.is_there and any(type(action) is Release for action in actions)):
+        return False
+    every = run.workload.experiment.recovery.replica_every
+    # without a lag, answers that make no update count too
+    return every == 1 or replica.stream is None or run.view.version - replica.version >= every
 
 
 def keeps_evaluations(run: RunState) -> bool:
-    """Return whether the replica takes an evaluation as soon as it comes, between two steps of workers."""
-    return run.replica.is_there and not run.replica.asks
+    """Return whether the replica stores each evaluation on arrival, between two steps of workers."""
+    is_current = run.workload.experiment.recovery.replica_every == 1
+    return run.replica.is_there and is_current and not run.replica.asks
 
 
 def keep(run: RunState, rest: Sequence[Action] = ()) -> Script[None]:
-    """Wait until the replica has the state of this moment; `rest` are the remaining actions of the answer.
+    """Wait until the replica has stored the current state; `rest` are the answer's remaining actions.
 
     It keeps a checkpoint, with the rows of the log that lead to it. Where workers have no more than a place
     in their data they are not asked for their parts. Elsewhere those that wait are asked; one that computes
@@ -266,6 +275,7 @@ def keep(run: RunState, rest: Sequence[Action] = ()) -> Script[None]:
         replica.stream.begin_where(run.log_stream)
         replica.since = replica.stream.sent
     replica.awaited = tag = next(run.numbers)
+    replica.version = run.view.version
     run.log_stream.held = True
     idle = idle_workers(run.view, released(rest)) if replica.asks else {}
     present = run.peers.workers()
@@ -279,7 +289,7 @@ def _known_part(run: RunState, worker: int) -> WorkerPart:
 
 
 def _send(run: RunState, tag: int, asked: Collection[int], state: dict[str, Any], tensors: StateDict) -> None:
-    """Send the replica the log up to a state, and the state."""
+    """Send the replica a state and the log up to it."""
     replica = run.replica
     if replica.stream is None or tag != replica.awaited:
         return  # the replica that was to have it was lost meanwhile
@@ -293,7 +303,7 @@ def _send(run: RunState, tag: int, asked: Collection[int], state: dict[str, Any]
 
 
 def take_receipt(run: RunState, tag: int) -> None:
-    """Go on if the replica has the state that is awaited."""
+    """Continue once the replica has confirmed the awaited state."""
     if tag == run.replica.awaited:
         _confirm(run)
 

@@ -1,4 +1,4 @@
-"""The coordinator's process: gives a live run its messages and the time, and performs its instructions.
+"""The coordinator's process: delivers messages and the time to a live run, and performs its instructions.
 
 It is the process of the first parameter server, or, under All-Reduce, one of its own without tensors. One
 thread does everything in turn, so nothing needs a lock.
@@ -105,7 +105,7 @@ class Coordinator:
                 self._other_s += self._serving_s - began
 
     def _row(self, given: ins.Input, stamps: CoordinatorStamps) -> list[float] | None:
-        """Begin the row of a push, a vote or a report that has stamps; None of anything else."""
+        """Return a new row of stamps for a push, a vote or a report; None for other messages."""
         if type(given) is not Received or not isinstance(given.message, _STAMPED):
             return None
         message, worker = given.message, worker_number(given.sender)
@@ -121,7 +121,7 @@ class Coordinator:
         return 0.0 if own is None else own.busy.whole_s
 
     def _load(self) -> dict[str, float | int]:
-        """Return the time that the pushes so far have cost, as plain data.
+        """Return the processing time of all pushes so far, as plain data.
 
         `handled_s` from when a push was there until all of its answer was sent; `serving_s` the server's part
         of it, and its time to take the pushes from the socket.
@@ -155,7 +155,7 @@ class Coordinator:
         self._answers.append(ins.Looked(dead, self._socket.strangers))
 
     def _stamped(self, order: ins.Send | ins.Answer, send: Callable[..., object]) -> None:
-        """Send a message; a release asks for a worker's stamps, if they are to be."""
+        """Send a message; a release requests a worker's stamps if they are due."""
         message, stamps = order.message, self._stamps
         if stamps is None or type(message) is not ReleaseMessage:
             send(order.to, message)

@@ -1,4 +1,4 @@
-"""The driver of a live run: it performs the engine's answers with the parameter store of the composition.
+"""The driver of a live run: performs the engine's answers with the parameter store of the composition.
 
 An answer is performed in this order: the model, then a checkpoint and the replica, then releases.
 """
@@ -35,7 +35,7 @@ from psbench.core.wire_size import WireSize
 
 
 class LiveDriver(Driver[Script[None]]):
-    """Performs answers of the engine, one after another.
+    """Performs the engine's answers one after another.
 
     The method of an action returns a script if something is to be waited for before the next action.
     """
@@ -47,7 +47,7 @@ class LiveDriver(Driver[Script[None]]):
     # ---------------------------------------------------------------- answers
 
     def perform(self, actions: Sequence[Action]) -> Script[None]:
-        """Perform an answer; a checkpoint falls between the model it makes and its releases."""
+        """Perform an answer: model updates, then a checkpoint, then releases."""
         run, ending = self._run, self.ending
         evaluation.before_answer(run, actions)
         if run.holds_versions:
@@ -70,7 +70,7 @@ class LiveDriver(Driver[Script[None]]):
             evaluation.after_answer(run)
 
     def _perform_each(self, actions: Sequence[Action], completely: bool = False) -> Script[bool]:
-        """Perform actions, and return whether the run goes on.
+        """Perform actions, and return whether the run continues.
 
         Those of the version with which it finishes are performed `completely` if a checkpoint is written.
         """
@@ -89,7 +89,7 @@ class LiveDriver(Driver[Script[None]]):
     # ---------------------------------------------------------------- compositions
 
     def use(self, index: int, state: StateDict | None, codec_counters: dict[str, int] | None = None) -> None:
-        """Begin under a composition with a new store; without a state it begins where the workload does.
+        """Start using a composition with a new store, from a state or from the initial model.
 
         With `codec_counters` the state is of a checkpoint.
         """
@@ -115,14 +115,14 @@ class LiveDriver(Driver[Script[None]]):
         self._measure_pushes(workload.wire_size)
 
     def _members(self, composition: Strategy) -> list[int]:
-        """Return who is to hold the model: all that are here; of shares none that is out of the run."""
+        """Return the members of the model's store: the present workers; with shares, those in the run."""
         here, known = self._run.peers.workers(), self.view.workers
         if not (isinstance(composition.placement, Shares) and known):
             return here
         return [each for each in here if each in known and known[each].status is not Status.GONE]
 
     def _measure_pushes(self, size: WireSize) -> None:
-        """Measure pushes and updates as a composition needs it, when it begins or its ranges change."""
+        """Set the measurements of pushes and updates for a new composition or new entry ranges."""
         run = self._run
         run.pushes.bytes_up = bytes_of_pushes(run.composition, size, run.workload.profile.num_workers)
         run.pushes.reads = run.composition.reads
@@ -130,7 +130,7 @@ class LiveDriver(Driver[Script[None]]):
             run.store.ask_movement(lambda _: None)  # it is measured from now on
 
     def hand_over(self, handover: act.Handover, now: float) -> Script[None]:
-        """Move the model from its old store to a new one, while every worker is idle."""
+        """Move the model from its old store to a new one, while all workers are idle."""
         run = self._run
         state = yield from answered(partial(run.store.gather, True), HOLDERS)
         yield Wait(lambda: not run.store.awaits_replies, lambda: HOLDERS)  # for an evaluation, say
@@ -146,7 +146,7 @@ class LiveDriver(Driver[Script[None]]):
         yield Wait(lambda: run.now >= end or bool(run.ending), lambda: "the time that a switch takes")
 
     def reassign(self, change: act.Reassign, now: float) -> Script[None]:
-        """Move entries while no message is under way, and tell the workers to which servers."""
+        """Move entries while no message is in transit, and send the workers the new ranges."""
         done: list[bool] = []
         self._run.store.reassign(change.ranges, lambda: done.append(True))
         self._send_workers(msg.ChangeRanges(as_lists(change.ranges)))
@@ -160,9 +160,9 @@ class LiveDriver(Driver[Script[None]]):
     # ---------------------------------------------------------------- workers
 
     def release(self, release: act.Release, now: float) -> None:
-        """Send a release, unless its worker was lost: another process may have its name by now.
+        """Send a release, unless its worker was lost: a new process may carry its name.
 
-        The engine has yet to hear of that.
+        The engine has not received that loss yet.
         """
         run = self._run
         if self._is_lost(release.worker):
@@ -181,7 +181,7 @@ class LiveDriver(Driver[Script[None]]):
         return bool(events) and any(type(event) is ev.Leave and event.worker == worker for event in events)
 
     def leave_void(self, release: act.Release) -> None:
-        """Do without the model that the worker was to send with its release.
+        """Stop waiting for the model that a worker was to send with its cancelled release.
 
         A worker that this answer drops has a process still: without a server it is released all the same, as
         it is to send what it was released with, which others mix.
@@ -194,25 +194,25 @@ class LiveDriver(Driver[Script[None]]):
             evaluation.do_without_model(self._run, release.worker)
 
     def cancel(self, cancel: act.Cancel, now: float) -> None:
-        """Do nothing: a release follows, which the worker finds between two steps."""
+        """Do nothing: the following release reaches the worker between two steps."""
 
     def readmit(self, readmit: act.Readmit, now: float) -> None:
-        """Do nothing: the worker holds nothing since it was dropped."""
+        """Do nothing: a dropped worker has no state."""
 
     def void(self, worker: int) -> None:
-        """Halt a worker, which forgets its step and its model; it restarts with its next release."""
+        """Halt a worker and discard its step and model; it restarts with its next release."""
         self._out.send(worker_name(worker), msg.Halt())
         self._run.store.forget(worker)
         self._run.models.leave(worker)
 
     def tell(self, tell: act.Tell, now: float) -> None:
-        """Send orders to a worker that computes."""
+        """Send orders to a computing worker."""
         self._out.send(worker_name(tell.worker), msg.NewOrders(tell.orders))
 
     # ---------------------------------------------------------------- the model
 
     def apply(self, apply: act.Apply, now: float) -> Script[None] | None:
-        """Make the next version; of a ring, once all members have its sum."""
+        """Create the next version; in a ring, once all members have its sum."""
         if isinstance(self._run.store, AllReduceStore):
             return self._reduce_and_apply(apply)
         return self._make_version(apply)
@@ -233,20 +233,20 @@ class LiveDriver(Driver[Script[None]]):
         return evaluation.after_update(run) if run.update_schedule.may_be_due else None
 
     def mix(self, mix: act.Mix, now: float) -> None:
-        """Have workers mix their models."""
+        """Send workers the order to mix their models."""
         assert isinstance(self._run.store, GossipStore)
         self._run.store.mix(mix)
 
     def discard(self, discard: act.Discard, now: float) -> None:
-        """Have the servers drop a payload."""
+        """Send the servers the order to drop a payload."""
         self._run.store.discard(key_of(discard.push))
 
     # ---------------------------------------------------------------- numbers and times
 
     def measure(self, measure: act.Measure, now: float) -> None:
-        """Ask servers and the evaluator."""
+        """Request measurements from servers and the evaluator."""
         evaluation.measure(self._run, measure)
 
     def set_timer(self, timer: act.SetTimer, now: float) -> None:
-        """Add a timer."""
+        """Schedule a timer."""
         self._run.timers.add(timer.at, timer_of(timer))

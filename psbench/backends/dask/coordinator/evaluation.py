@@ -1,4 +1,4 @@
-"""Evaluation of a live run's model while training goes on, and the numbers that parts request.
+"""Evaluation of a live run's model during training, and the numbers that parts request.
 
 The model is the run's result: the store's, or, where the workers' own models diverge between averages, their
 mean. The evaluator computes losses and metrics; the servers compute the numbers that need their tensors.
@@ -28,7 +28,7 @@ HOLDERS = "the holders of the model"
 
 
 def update_schedule(run: RunState) -> UpdateSchedule:
-    """Return the schedule that evaluates, and ends the run, when a version makes that due."""
+    """Return the updated schedule, whose evaluation or end may be due with a version."""
     return UpdateSchedule(
         run.rules,
         run.view,
@@ -54,18 +54,18 @@ def before_answer(run: RunState, actions: Sequence[Action]) -> None:
 
 
 def do_without_model(run: RunState, worker: int) -> None:
-    """Wait for no model of a worker whose release, with which it was asked for, is not sent."""
+    """Stop waiting for a worker's model if its release is not sent."""
     if run.evaluations.asked is not None:
         run.models.leave(worker, run.evaluations.asked[0])
 
 
 def after_answer(run: RunState) -> None:
-    """Forget the models that were asked for an answer that is performed."""
+    """Discard the models requested for a completed answer."""
     run.evaluations.asked = None
 
 
 def after_update(run: RunState) -> Script[None]:
-    """Evaluate or end the run if the current version makes that due; wait if the evaluator is late."""
+    """Evaluate or end the run if due with the current version; wait if the evaluator is behind."""
     state = run.evaluations
     if run.rules.sees_movement and run.update_schedule.may_be_due:
         state.movement = yield from answered(run.store.ask_movement, "the parameter server")
@@ -80,7 +80,7 @@ def after_update(run: RunState) -> Script[None]:
 
 
 def evaluate(run: RunState, number: int) -> None:
-    """Have the current version evaluated, while training goes on."""
+    """Request an evaluation of the current version, without stopping training."""
     state = run.evaluations
     if not state.is_off:
         state.last = _progress(run)
@@ -89,13 +89,13 @@ def evaluate(run: RunState, number: int) -> None:
 
 
 def evaluate_start(run: RunState) -> Script[None]:
-    """Have the model evaluated that training starts from, and wait for that."""
+    """Request an evaluation of the initial model, and wait for it."""
     evaluate(run, 0)
     yield from _await_all(run)
 
 
 def evaluate_last(run: RunState, model: StateDict) -> Script[None]:
-    """Have the model of the end evaluated, unless it was; wait for all evaluations."""
+    """Request an evaluation of the final model unless it was evaluated; wait for all evaluations."""
     if run.evaluations.last != _progress(run) and run.ending.status != "diverged":
         _send(run, _expect(run, -1), model)
     yield from _await_all(run)
@@ -106,7 +106,7 @@ def _progress(run: RunState) -> tuple[int, int]:
 
 
 def _expect(run: RunState, number: int) -> int:
-    """Expect an evaluation of the current version, and return its key."""
+    """Record a pending evaluation of the current version, and return its key."""
     state = run.evaluations
     key = next(state.keys)
     if not state.is_off:
@@ -115,7 +115,7 @@ def _expect(run: RunState, number: int) -> int:
 
 
 def _send(run: RunState, key: int, model: StateDict) -> None:
-    """Send the evaluator a model, unless it was given up meanwhile."""
+    """Send the evaluator a model, unless the evaluation was cancelled."""
     state = run.evaluations
     if key in state.pending:
         state.spreads[key] = state.spread
@@ -129,7 +129,7 @@ def _await_all(run: RunState) -> Script[None]:
 
 
 def take(run: RunState, message: msg.EvaluationDone) -> None:
-    """Take an evaluation: an event, unless it is before the first step or after the last."""
+    """Handle an evaluation: an event, except before the first step and after the last."""
     state = run.evaluations
     state.sent.pop(message.key, None)
     found = state.pending.pop(message.key, None)
@@ -144,7 +144,7 @@ def take(run: RunState, message: msg.EvaluationDone) -> None:
 
 
 def _add_event(run: RunState, event: ev.Evaluated) -> None:
-    """Add an evaluation to the events: where the next rate depends on it, before any later push."""
+    """Queue an evaluation as an event: before later pushes if the learning rate depends on it."""
     if not run.evaluations.awaits_all:
         run.events.append(event)
         return
@@ -153,7 +153,7 @@ def _add_event(run: RunState, event: ev.Evaluated) -> None:
 
 
 def take_late(run: RunState, event: ev.Evaluated) -> None:
-    """Log an evaluation that came before the run's end, but not before the answer that ended it."""
+    """Log an evaluation that arrived before the run's end but after the answer that ended it."""
     _log(run, -1, event.version, event.values)
 
 
@@ -163,7 +163,7 @@ def _log(run: RunState, number: int, version: int, values: dict[str, float]) -> 
 
 
 def ends_with(run: RunState, values: dict[str, float]) -> bool:
-    """End the run if a rule does so after an evaluation, and return whether one does."""
+    """Return whether an evaluation ends the run, and end it."""
     reason = run.rules.after_evaluation(values)
     if reason:
         run.ending.finish(reason)
@@ -194,7 +194,7 @@ def gather(run: RunState, then: Then) -> None:
 
 
 def _with_models(run: RunState) -> set[int]:
-    """Return the workers that are here and have been released under this composition."""
+    """Return the present workers that were released under this composition."""
     workers = run.view.workers
     here = [workers[w] for w in run.peers.workers() if w in workers]
     return {w.id for w in here if w.status not in (Status.NEW, Status.GONE)}
@@ -244,7 +244,7 @@ def _request_loss(run: RunState, name: str, which: Literal["train", "test"], mod
 
 
 def take_number(run: RunState, name: str, number: float) -> None:
-    """Take one of the numbers, if it is awaited; with the last one, all go to the engine before any event."""
+    """Store a requested number; the last one sends all to the engine before any other event."""
     state = run.measurement
     if name not in state.missing:
         return  # of an evaluator that was given up
@@ -259,7 +259,7 @@ def take_number(run: RunState, name: str, number: float) -> None:
 
 
 def begin_again(run: RunState) -> None:
-    """Send another evaluator all requests that the one before has not answered."""
+    """Repeat all unanswered requests to a new evaluator."""
     run.evaluations.is_off = False
     for key, model in run.evaluations.sent.items():
         run.out.send(EVALUATOR, msg.EvaluateModel(key, model))
@@ -268,7 +268,7 @@ def begin_again(run: RunState) -> None:
 
 
 def do_without(run: RunState) -> None:
-    """Evaluate nothing until there is an evaluator again."""
+    """Stop evaluating until a new evaluator joins."""
     run.evaluations.is_off = True
     run.evaluations.pending.clear()
     run.evaluations.sent.clear()

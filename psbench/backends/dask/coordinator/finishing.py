@@ -18,7 +18,7 @@ _STOP_S = 1.5
 
 
 def stop(run: RunState, with_checkpoint: bool) -> None:
-    """End the run, with a checkpoint of its next version if wanted and if that comes soon."""
+    """End the run, with a checkpoint of its next version if wanted and if it comes soon."""
     if with_checkpoint and run.training:
         run.checkpoint_schedule.stop()
         run.stop_by_s = run.now + _STOP_S
@@ -29,7 +29,7 @@ def stop(run: RunState, with_checkpoint: bool) -> None:
 
 
 def let_leavers_go(run: RunState) -> None:
-    """Let the roles go whose Dask workers are being retired; a server's run goes on elsewhere."""
+    """Dismiss the roles on retiring Dask workers; a server's run continues on other Dask workers."""
     leaving, run.leaving = run.leaving, []
     for name in leaving:
         if not (run.ending or membership.let_go(run, name)):
@@ -38,7 +38,7 @@ def let_leavers_go(run: RunState) -> None:
 
 
 def stop_without_version(run: RunState) -> Script[None]:
-    """End a run with a checkpoint of this moment, as no version came in time."""
+    """End a run with a checkpoint of the current state, as no version came in time."""
     if run.ending:
         return
     if run.engine.measuring:  # until what is measured has come
@@ -48,7 +48,7 @@ def stop_without_version(run: RunState) -> Script[None]:
 
 
 def computing(run: RunState) -> str:
-    """Return the workers that compute, in words."""
+    """Return the names of the computing workers."""
     names = [*map(worker_name, run.view.computing)]
     return names_or_count(names, run.view.num_active, "workers") or "the workers"
 
@@ -57,13 +57,13 @@ def computing(run: RunState) -> str:
 
 
 def move(run: RunState) -> Script[None]:
-    """Have the last checkpoint sent to the client, which continues the run on other Dask workers."""
+    """Send the last checkpoint to the client, which continues the run on other Dask workers."""
     yield from checkpointing.complete(run)
     run.out.send(CLIENT, msg.RunMoves(run.retired))
 
 
 def finish(run: RunState) -> Script[None]:
-    """Have the last version evaluated, and send the client the outcome."""
+    """Request the last evaluation, and send the client the outcome."""
     # handling them would make versions that the store does not have
     gone = membership.gone_at_last(run)
     for event in run.events:
@@ -94,7 +94,7 @@ def finish(run: RunState) -> Script[None]:
 
 
 def _await_usage(run: RunState) -> Script[None]:
-    """Wait for the workers' reports of usage; one whose last step takes long is not waited for."""
+    """Wait for the workers' reports of usage, except those in a long last step."""
     latest, looks = run.clock_s + run.workload.experiment.connection.settle_within_s, run.looks
     yield Wait(
         lambda: run.looks > looks and (run.clock_s > latest or not run.peers.without_usage),
@@ -103,7 +103,7 @@ def _await_usage(run: RunState) -> Script[None]:
 
 
 def _await_served(run: RunState) -> Script[None]:
-    """Request the report of each server's service; one that is lost meanwhile is not waited for."""
+    """Request the report of each server's service, except from servers that are lost."""
     latest = run.clock_s + run.workload.experiment.connection.settle_within_s
     most = max(map(servers_of, run.workload.experiment.strategy.compositions))
     names = [name for name in map(server_name, range(most)) if name not in run.peers.gone]

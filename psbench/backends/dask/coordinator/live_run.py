@@ -40,7 +40,7 @@ _LOG_S, _LOOK_S = 0.1, 0.25
 
 
 class PeerFailed(BackendError):
-    """A task raised; the message is its traceback."""
+    """A task raised an exception; the message is its traceback."""
 
     def __init__(self, name: str, traceback: str) -> None:
         self.name, self.traceback = name, traceback
@@ -88,7 +88,7 @@ class LiveRun:
     # ---------------------------------------------------------------- what goes in and comes out
 
     def handle(self, given: Input, now: float) -> list[Instruction]:
-        """Take an input, and return the instructions to perform now, in this order; `End` is the last one.
+        """Handle an input; return the instructions to perform now, in order. `End` is the last one.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class LiveRun:
             while run.wait is None or run.wait.done():
                 run.wait, self._waiting_since = next(self._script), now
             if now >= self._waiting_since + self._say_after_s:
-                self._say_whom(run.wait, now)
+                self._report_wait(run.wait, now)
         except StopIteration:
             self._end(None)
         except Exception as error:
@@ -147,7 +147,7 @@ class LiveRun:
             return
         worker = worker_number(sender)
         if worker is None or sender not in self.run.peers.known:
-            raise MessageRefused(f"{kind.__name__} is for workers of the run to send", sender)
+            raise MessageRefused(f"{kind.__name__} may only be sent by workers of the run", sender)
         of_worker(worker, message)
 
     # ---------------------------------------------------------------- the clock
@@ -164,13 +164,13 @@ class LiveRun:
         if run.now >= run.rules.deadline_s and not run.ending and run.training:
             _end_in_time(run)
 
-    def _say_whom(self, wait: Wait, now: float) -> None:
-        """Tell the client whom the run waits for, and again later if it still does."""
+    def _report_wait(self, wait: Wait, now: float) -> None:
+        """Notify the client of the awaited processes, repeatedly while the wait lasts."""
         since, self._waiting_since = self._waiting_since, now
         self.run.out.send(CLIENT, msg.Waiting(f"waiting for {wait.whom()} for {now - since:.0f} s"))
 
     def _check_progress(self) -> None:
-        """Raise Deadlock if nothing under way can release a worker again, and WorkerLost if none is left."""
+        """Raise Deadlock if no pending event can release a worker, and WorkerLost if no worker is left."""
         run, view = self.run, self.run.view
         if run.wait is not self.training_wait:
             return
@@ -178,7 +178,7 @@ class LiveRun:
             raise _no_worker_left(run)
         busy = view.num_computing or run.ending or run.events or run.timers or run.engine.measuring
         if view.num_active and not (busy or run.evaluations.pending):  # a rule may act on one
-            raise Deadlock(f"at {run.now:.3f} s no worker can ever go on; {view.waits()}")
+            raise Deadlock(f"at {run.now:.3f} s no worker can ever continue; {view.waits()}")
 
     def _is_something_due(self) -> bool:
         run = self.run
@@ -205,7 +205,7 @@ class LiveRun:
             yield from finishing.finish(run)
 
     def _handle(self, event: ev.Event) -> Script[None]:
-        """Give an event to the engine, if it still counts, and perform the answer."""
+        """Pass a valid event to the engine, and perform the answer."""
         run = self.run
         if type(event) is not ev.Push and not membership.is_possible(run, event):
             membership.put_off(run, event)
@@ -295,7 +295,7 @@ def _lose_refused(run: RunState, name: str, refused: msg.PeerRefused) -> None:
 
 
 def _take_look(run: RunState, looked: Looked) -> None:
-    """Remove peers that are dead, and then let those go that are to leave and are still there."""
+    """Remove dead peers, and then the retiring peers that are still present."""
     run.looks += 1
     run.strangers.count(COORDINATOR, looked.strangers)
     for name in looked.dead:

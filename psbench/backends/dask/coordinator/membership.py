@@ -1,4 +1,4 @@
-"""The membership of a live run: processes are lost and replaced, and workers leave and join."""
+"""The membership of a live run: lost and replaced processes, and workers that leave and join."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HELPERS = EVALUATOR, REPLICA
 
 
 def meet(run: RunState, name: str) -> None:
-    """Take a peer's connection.
+    """Accept a peer's connection.
 
     A second one is of another process: the client, which asks Dask's scheduler, knew before this run that
     the first is dead. The connection of that one is closed already.
@@ -36,7 +36,7 @@ def meet(run: RunState, name: str) -> None:
 
 
 def set_ready(run: RunState, name: str, ready: msg.Ready) -> None:
-    """Admit a process that is ready, to a role that is expected, was lost or was missing."""
+    """Admit a ready process to an expected, lost or missing role."""
     run.peers.admit(name, ready)
     run.replacements.find(name, run.now)
     worker = worker_number(name)
@@ -51,7 +51,7 @@ def set_ready(run: RunState, name: str, ready: msg.Ready) -> None:
 
 
 def _admit(run: RunState, worker: int) -> None:
-    """Let a process join that has taken a worker's place; it goes on where that one was in its data."""
+    """Admit a replacement worker, which continues at its predecessor's position in the data."""
     view = run.view
     ranges = None if view.ranges is None else as_lists(view.ranges)
     part = checkpointing.part_at(pushes.position_after(run, worker))
@@ -63,7 +63,7 @@ def _admit(run: RunState, worker: int) -> None:
 
 
 def start_training(run: RunState, begin_s: float) -> None:
-    """Start training on all workers that are here; `begin_s` is time 0 of the run by the clock."""
+    """Start training on all present workers; `begin_s` is time 0 of the run by the clock."""
     run.began(begin_s)
     run.training = True
     rings = run.peers.rings
@@ -77,7 +77,7 @@ def start_training(run: RunState, begin_s: float) -> None:
 
 
 def lose(run: RunState, name: str, how: str = "was lost") -> None:
-    """Remove a peer that is gone.
+    """Remove a lost peer.
 
     Raises
     ------
@@ -89,13 +89,13 @@ def lose(run: RunState, name: str, how: str = "was lost") -> None:
 
 
 def close(run: RunState, name: str) -> None:
-    """Close the connection of a peer, and count it as gone."""
+    """Close a peer's connection, and count the peer as lost."""
     run.peers.lose(name)
     run.out.add(Forget(name))
 
 
 def lose_unconnected(run: RunState, name: str) -> None:
-    """Drop a role whose Dask worker is gone, unless it has connected: then its death shows.
+    """Drop a role whose Dask worker is gone and that never connected; a connection reports its own end.
 
     Of one that was lost before, the client looks for another Dask worker already.
     """
@@ -105,7 +105,7 @@ def lose_unconnected(run: RunState, name: str) -> None:
 
 
 def let_go(run: RunState, name: str) -> bool:
-    """Remove a peer whose Dask worker is being retired; False if the run needs it."""
+    """Remove a peer on a retiring Dask worker; False if the run needs the peer."""
     if name in run.peers.gone:
         return True
     worker = worker_number(name)
@@ -119,7 +119,7 @@ def let_go(run: RunState, name: str) -> bool:
 
 
 def find_no_place(run: RunState, name: str) -> None:
-    """Drop a role for which there is no Dask worker, unless one was found before this was read."""
+    """Drop a role without a Dask worker, unless one was found meanwhile."""
     if not run.replacements.is_missing(name):
         return
     run.replacements.give_up(name)
@@ -159,7 +159,7 @@ def _lose_worker(run: RunState, worker: int, how: str, is_replaced: bool) -> Non
 
 
 def _expect_again(run: RunState, name: str) -> None:
-    """Begin only when another process has taken that role, or without it if none is sought."""
+    """Wait for a replacement of a lost role, or start without it if none is sought."""
     if run.training:
         return
     if run.replacements.seeks(name):
@@ -172,29 +172,29 @@ def _expect_again(run: RunState, name: str) -> None:
 
 
 def inject_fault(run: RunState, press: msg.PressWorker) -> None:
-    """Apply a user's fault (lost, back, speed) as if the profile had it, and report it to the client."""
+    """Apply a user's fault (lost, back, speed) like one of the profile, and report it to the client."""
     worker, coming = press.worker, [*run.coming()]
     name, is_gone = worker_name(worker), _is_gone(run, worker, coming)
     if not run.training:
-        said = "cannot be pressed: training has not begun"
+        said = "cannot be changed: training has not begun"
     elif worker not in run.peers.workers():
-        said = "cannot be pressed: it has no process"
+        said = "cannot be changed: it has no process"
     elif press.what == "speed":
         factor = run.speeds[worker] = run.speeds.get(worker, 1.0) * press.factor
         run.out.send(name, msg.ChangeSpeed(factor))
-        said = f"is {press.factor:g} times as fast by hand"
+        said = f"was made {press.factor:g} times as fast by hand"
     elif is_gone == (press.what == "lost"):
-        said = "is gone already" if is_gone else "is there already"
+        said = "is already lost" if is_gone else "is already in the run"
     elif _deals_shares(run):
         said = f"cannot be {press.what} by hand: each worker has a share of the model"
     elif press.what == "back":
         run.events.append(ev.Join(worker))
-        said = "is back by hand"
+        said = "was brought back by hand"
     elif sum(not _is_gone(run, each, coming) for each in run.view.workers) < 2:
-        said = "is the last one: it cannot be lost"
+        said = "is the last worker and cannot be lost"
     else:
         run.events.append(ev.Leave(worker, "failed"))
-        said = "is lost by hand"
+        said = "was removed by hand"
     run.out.send(CLIENT, msg.Incident(f"{name} {said} at {run.now:.2f} s"))
 
 
@@ -202,7 +202,7 @@ def inject_fault(run: RunState, press: msg.PressWorker) -> None:
 
 
 def awaits_worker(run: RunState) -> bool:
-    """Return whether a worker is to join that is not gone for good."""
+    """Return whether a worker that may still come has yet to join."""
     joins = any(type(event) is ev.Join and is_possible(run, event) for event in run.events)
     expects = run.timers.expects_join(run.peers.lost_workers)
     return joins or expects or run.replacements.awaits_worker
@@ -224,13 +224,13 @@ def is_possible(run: RunState, event: ev.Event) -> bool:
 
 
 def put_off(run: RunState, event: ev.Event) -> None:
-    """Put off a join that is not possible while each worker has a share of the model."""
+    """Postpone a join while each worker has a share of the model."""
     if type(event) is ev.Join and _deals_shares(run):
         run.joins_put_off.add(event.worker)
 
 
 def take_joins_put_off(run: RunState) -> list[ev.Join]:
-    """Remove and return the joins that were put off, once they are possible."""
+    """Remove and return the postponed joins once they are possible."""
     if _deals_shares(run):
         return []
     joining = sorted(run.joins_put_off)
@@ -239,13 +239,13 @@ def take_joins_put_off(run: RunState) -> list[ev.Join]:
 
 
 def _deals_shares(run: RunState) -> bool:
-    """Return whether each worker has a share of the model, or is about to have one."""
+    """Return whether each worker has, or is about to receive, a share of the model."""
     in_force = run.workload.experiment.strategy.compositions[run.view.in_force]
     return any(isinstance(each.placement, Shares) for each in (run.composition, in_force))
 
 
 def changes_since_checkpoint(run: RunState, time_s: float, without_part: Collection[int]) -> list[ev.Event]:
-    """Return the events of a run that resumes at `time_s`: workers that are missing, or that are back.
+    """Return the membership changes of a run that resumes at `time_s`: missing and returned workers.
 
     A failure or join of the profile may have been due then, and have waited for its turn. Of workers
     `without_part` in the checkpoint nothing is left.
@@ -262,13 +262,13 @@ def changes_since_checkpoint(run: RunState, time_s: float, without_part: Collect
 
 
 def gone_at_last(run: RunState) -> set[int]:
-    """Return the workers that are out of the run as it ends, or have left it and not come back since."""
+    """Return the workers that are lost at the end of the run, or have left it for good."""
     coming = [*run.coming()]
     return {w for w in run.view.workers if _is_gone(run, w, ()) or _is_gone(run, w, coming)}
 
 
 def _is_gone(run: RunState, worker: int, coming: Iterable[ev.Event]) -> bool:
-    """Return whether a worker is not in the run once these events, which have happened, are handled."""
+    """Return whether a worker is out of the run after these pending events."""
     known = run.view.workers.get(worker)
     gone = known is None or known.status is Status.GONE
     for event in coming:

@@ -19,7 +19,7 @@ ThenMean: TypeAlias = Callable[[StateDict, dict[str, float]], None]
 
 @dataclass
 class _Request:
-    """A request for models."""
+    """A pending request for models."""
 
     #: workers that have not sent their models and are not lost; disjoint from `models`
     expected: set[int]
@@ -43,7 +43,7 @@ class _Request:
 
 
 class ModelRequests:
-    """Asks workers for their models, between two steps or as they take their next release.
+    """Requests models from workers, between two steps or with their next release.
 
     The latter are the models of one moment: after what the release ordered each to do, and before its next
     step.
@@ -62,7 +62,7 @@ class ModelRequests:
         self._last: int | None = None
 
     def ask(self, released: Iterable[int] = ()) -> int:
-        """Begin a request; workers about to be `released` send their models as they go on."""
+        """Start a request; workers about to be `released` send their models with the release."""
         self._requests = {tag: request for tag, request in self._requests.items() if request.expected}
         tag = self._last = next(self._numbers)
         request = self._requests[tag] = _Request({*released})
@@ -71,14 +71,14 @@ class ModelRequests:
         return tag
 
     def ask_more(self, tag: int, workers: Iterable[int]) -> None:
-        """Ask workers for their models as they are, unless they were asked."""
+        """Request the current models of more workers."""
         request = self._requests[tag]
         for worker in sorted({*workers} - request.expected - request.models.keys()):
             request.expected.add(worker)
             self._out.send(worker_name(worker), SendModel(tag, with_release=False))
 
     def mean(self, tag: int, then: ThenMean) -> None:
-        """Call `then` with the mean of the models that were asked for, at once or when all are there.
+        """Call `then` with the mean of the requested models, now or when all have arrived.
 
         Its other argument is their consensus distance, by its name.
         """
@@ -86,7 +86,7 @@ class ModelRequests:
         self._settle(tag)
 
     def answer(self, worker: int, tag: int, model: StateDict) -> None:
-        """Take a worker's model."""
+        """Add a worker's model to its request."""
         request = self._requests.get(tag)
         if request is not None and worker in request.expected:
             request.expected.discard(worker)
@@ -94,7 +94,7 @@ class ModelRequests:
             self._settle(tag)
 
     def leave(self, worker: int, tag: int | None = None) -> None:
-        """Wait no longer for a worker; with a tag, under that one alone."""
+        """Stop waiting for a worker; with a tag, in that request only."""
         for each in list(self._requests) if tag is None else [tag]:
             self._requests[each].expected.discard(worker)
             self._settle(each)

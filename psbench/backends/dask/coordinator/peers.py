@@ -1,4 +1,4 @@
-"""The members of a live run: processes, roles without one, and what two of them have of the log."""
+"""The members of a live run: processes, roles without a process, and log streams."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class Peers:
         self._reports = {UsageReport: self.usage, StampsReport: self.stamps, ServedReport: self.served}
 
     def connect(self, name: str) -> None:
-        """Add a connection; a new process of a worker stays gone until it is ready."""
+        """Add a connection; a worker's new process counts as absent until it is ready."""
         self._connected.add(name)
         if worker_number(name) is None:
             self.gone.discard(name)
 
     def admit(self, name: str, ready: Ready) -> None:
-        """Add a peer that is ready, expected or not."""
+        """Admit a ready peer."""
         self._ready[name] = ready
         self.gone.discard(name)
         if name not in self._expected:
@@ -79,30 +79,30 @@ class Peers:
             self.known.add(name)
 
     def expect_again(self, name: str) -> None:
-        """Expect another process of a role, whose process is gone."""
+        """Expect another process for a role whose process is gone."""
         self._ready.pop(name, None)
 
     def do_without(self, name: str) -> None:
-        """Expect a role no longer."""
+        """Stop expecting a role."""
         if name in self._expected:
             self._expected.remove(name)
 
     def has_connected(self, name: str) -> bool:
-        """Return whether a peer has connected: then its death shows."""
+        """Return whether a peer has connected, so that the connection reports its end."""
         return name in self._connected
 
     def report(self, name: str, report: UsageReport | StampsReport | ServedReport) -> None:
-        """Store the report of a worker or a server at the end."""
+        """Store the final report of a worker or a server."""
         self._reports[type(report)][name] = asdict(report)
 
     @property
     def present(self) -> list[str]:
-        """Names of those that are connected."""
+        """Names of the connected peers."""
         return sorted(self._connected - self.gone)
 
     @property
     def to_look_at(self) -> tuple[str, ...]:
-        """Names of those whose death would be a loss: workers that were dismissed may be gone."""
+        """Names of the peers whose death would be a loss; dismissed workers may end."""
         return tuple(name for name in self.present if name not in self._dismissed)
 
     @property
@@ -112,11 +112,11 @@ class Peers:
 
     @property
     def missing(self) -> list[str]:
-        """Names of those that are not ready yet."""
+        """Names of the peers that are not ready yet."""
         return [name for name in self._expected if name not in self._ready]
 
     def workers(self) -> list[int]:
-        """Return the training workers that are not gone."""
+        """Return the training workers that are not lost."""
         numbers = (worker_number(name) for name in self._expected if name not in self.gone)
         return sorted(number for number in numbers if number is not None)
 
@@ -127,17 +127,17 @@ class Peers:
 
     @property
     def rings(self) -> dict[int, Address | None]:
-        """Addresses at which the workers listen for pieces of rings."""
+        """Addresses at which the workers receive ring segments."""
         return {worker: self._ready[worker_name(worker)].ring for worker in self.workers()}
 
     @property
     def without_usage(self) -> list[str]:
-        """Names of the workers that are not gone and have not reported their usage."""
+        """Names of the remaining workers that have not reported their usage."""
         names = map(worker_name, self.workers())
         return [name for name in names if name not in self.usage]
 
     def dismiss(self, name: str) -> None:
-        """Look for a worker's death no longer: it was sent the end of the run."""
+        """Stop monitoring a worker that was sent the end of the run."""
         self._dismissed.add(name)
 
     def lose(self, name: str) -> None:
@@ -147,7 +147,7 @@ class Peers:
 
 
 class Replacements:
-    """The roles that have no process, and for which the client looks for another Dask worker.
+    """The roles without a process, for which the client seeks another Dask worker.
 
     The run continues without each of them, for a while or for good.
 
@@ -173,7 +173,7 @@ class Replacements:
         self._out.send(CLIENT, Incident(text))
 
     def lose(self, name: str, now: float, how: str, is_replaced: bool = False) -> None:
-        """Seek another Dask worker for the evaluator or the replica, or for a worker if that is wanted.
+        """Seek another Dask worker for the evaluator or the replica, or for a worker if requested.
 
         It is not sought if the role `is_replaced` already.
         """
@@ -186,15 +186,15 @@ class Replacements:
                 self._out.send(CLIENT, RoleLost(name))
 
     def seeks(self, name: str) -> bool:
-        """Return whether another Dask worker is sought for a role that is lost."""
+        """Return whether another Dask worker is sought for a lost role."""
         return name in (EVALUATOR, REPLICA) or self._of_workers
 
     def is_missing(self, name: str) -> bool:
-        """Return whether a role has no Dask worker: it had none at the beginning, or has lost it."""
+        """Return whether a role has no Dask worker, from the beginning or since a loss."""
         return name in self._missing
 
     def find(self, name: str, now: float) -> None:
-        """Remove a role that has a process; the client is informed if one was sought."""
+        """Remove a role that has a process; notify the client if one was sought."""
         if name not in self._missing:
             return
         self._missing.discard(name)
@@ -202,7 +202,7 @@ class Replacements:
         self._tell(f"{name} has joined on another Dask worker at {now:.1f} s")
 
     def give_up(self, name: str) -> None:
-        """Await a role no longer; the client goes on looking.
+        """Stop waiting for a role; the client continues to seek a Dask worker.
 
         Raises
         ------
@@ -212,18 +212,18 @@ class Replacements:
         self._awaited.discard(name)
         if name == EVALUATOR and self._needs_evaluator:
             raise BackendError(
-                f"the evaluator was lost, {self._needs_evaluator} needs it, and there is no free Dask worker "
-                "for another (recovery.wait_for_workers)"
+                f"the evaluator was lost and {self._needs_evaluator} needs it, but no Dask worker is free "
+                "for a new one (recovery.wait_for_workers)"
             )
 
     @property
     def awaits_worker(self) -> bool:
-        """Whether a training worker may come soon."""
+        """Whether a training worker may join soon."""
         return any(worker_number(name) is not None for name in self._awaited)
 
 
 def _evaluator_is_needed(experiment: Experiment) -> str:
-    """Return the strategy or the setting that needs the evaluator, in words; empty without one."""
+    """Return the name of the strategy or setting that needs the evaluator; empty without one."""
     for composition in experiment.strategy.compositions:
         if _MEASURED_BY_EVALUATOR.intersection(composition.measures):
             return f"strategy {composition.name!r}"
@@ -231,7 +231,7 @@ def _evaluator_is_needed(experiment: Experiment) -> str:
 
 
 class Strangers:
-    """Connections to the processes of a run that did not begin with its key.
+    """Connections to the processes of a run without its key.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ class Strangers:
         return sum(self._closed.values())
 
     def count(self, name: str, closed: int) -> None:
-        """Take the number of connections that a process has closed so far; report the first, and many."""
+        """Store a process's count of closed connections; report the first one, and large numbers."""
         if closed:
             self._closed[name] = closed
         if self.total > self._reported and self.total >= self._reported * _FACTOR:
@@ -264,7 +264,7 @@ class Strangers:
         self._reported = self.total
         what = "1 unknown connection was" if self.total == 1 else f"{self.total} unknown connections were"
         where = ", ".join(f"{name}: {closed}" for name, closed in sorted(self._closed.items()))
-        self._out.send(CLIENT, Incident(f"{what} closed, without the run's key in time ({where})"))
+        self._out.send(CLIENT, Incident(f"{what} closed for lack of the run's key ({where})"))
 
 
 class LogStream:
@@ -292,7 +292,7 @@ class LogStream:
         self.held = False
 
     def resume(self, rows: int, texts: Sequence[str]) -> None:
-        """Continue a log that the client has, which is not sent again."""
+        """Continue a log that the client has; its rows are not sent again."""
         for text in texts:
             self._log.number(text)
         self._rows_before, self._sent_texts = rows, len(texts)
@@ -304,11 +304,11 @@ class LogStream:
 
     @property
     def sent(self) -> tuple[int, int]:
-        """Rows and texts that were sent, or that the peer had."""
+        """Rows and texts that the peer has."""
         return self._rows_before + self._sent_rows, self._sent_texts
 
     def begin_where(self, other: LogStream) -> None:
-        """Send from now on what another stream has not sent."""
+        """Start at the position of another stream."""
         self._rows_before = other._rows_before
         self._sent_rows, self._sent_texts = other._sent_rows, other._sent_texts
 

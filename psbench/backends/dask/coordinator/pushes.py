@@ -1,4 +1,4 @@
-"""Pushes on their way to the engine: their arrival, and under All-Reduce the sum that is made first.
+"""Arrived pushes on their way to the engine; under All-Reduce, their sum comes first.
 
 The payload of a push is in the first server's slice before its message is read, and nowhere else. It leaves
 when the engine applies or discards the push, or when the engine has found the push void.
@@ -34,8 +34,9 @@ def take(run: RunState, worker: int, message: PushMessage) -> None:
     send_s = max(0.0, run.clock_s - message.sent_s)
     # a void push may be of another composition, with other fragments and statistics
     is_current = _is_current(run, worker, message.ticket)
-    fragment = run.view.workers[worker].fragment if is_current else -1
-    num_bytes = state.bytes_up(fragment, message.version)
+    known = run.view.workers[worker]
+    fragment, setting = (known.fragment, known.codec_setting) if is_current else (-1, -1)
+    num_bytes = state.bytes_up(fragment, message.version, setting)
     # fmt: off
     push = ev.Push(
         state.next_number, worker, message.ticket, message.version, message.samples, message.steps,
@@ -55,7 +56,7 @@ def _is_current(run: RunState, worker: int, ticket: int) -> bool:
 
 
 def diverges(run: RunState, event: ev.Event) -> bool:
-    """End the run, and return whether it does, if an event is a push that is not finite and not void.
+    """End the run if a valid push contains NaN or infinity; return whether it ends.
 
     When its turn has come: until then an answer may be under way whose checkpoint has the version before.
     """
@@ -70,7 +71,7 @@ def diverges(run: RunState, event: ev.Event) -> bool:
 
 
 def discard_void(run: RunState) -> None:
-    """Drop the payloads of pushes that the engine was given and has found void."""
+    """Discard the payloads of pushes that the engine has found void."""
     waiting, pending = run.store.waiting, run.view.pending
     if len(waiting) <= len(pending) or run.engine.measuring:
         return
@@ -84,12 +85,12 @@ def discard_void(run: RunState) -> None:
 
 
 def position_after(run: RunState, worker: int) -> BatchPosition:
-    """Return where to go on in a worker's data after its last push: its chunk is not known."""
+    """Return the data position after a worker's last push; its chunk is unknown."""
     return BatchPosition(*run.pushes.done.get(worker, (0, 0)), 0, 0, 0)
 
 
 def handled_position(run: RunState, worker: int) -> BatchPosition:
-    """Return where to go on after the last push of a worker that the engine has been given."""
+    """Return the data position after the last push of a worker that the engine has handled."""
     after = position_after(run, worker)
     queued = [event for event in run.events if type(event) is ev.Push and event.worker == worker]
     samples, steps = sum(push.samples for push in queued), sum(push.steps for push in queued)
@@ -100,7 +101,7 @@ def handled_position(run: RunState, worker: int) -> BatchPosition:
 
 
 def sum_before(run: RunState, event: ev.Event) -> Script[None]:
-    """Have the sum made from which the answer to an event will make a version, if it will make one."""
+    """Order the sum of the version that the answer to an event will create, if any."""
     began, updates = run.clock_s, _updates_after(run, event)
     if not updates:
         return
@@ -115,7 +116,7 @@ def sum_before(run: RunState, event: ev.Event) -> Script[None]:
 
 
 def sum_of(run: RunState, apply: Apply) -> Script[None]:
-    """Have the sum made of an update's pushes, unless it was, and wait until all members have it."""
+    """Order the sum of an update's pushes unless it exists, and wait until all members have it."""
     store = run.store
     assert isinstance(store, AllReduceStore)
     while not store.has_sum_for(apply):  # again, if all who had it are lost
@@ -129,7 +130,7 @@ def _adding_up(run: RunState, store: AllReduceStore) -> str:
 
 
 def _updates_after(run: RunState, event: ev.Event) -> list[Apply]:
-    """Return the updates that the answer to an event would have now."""
+    """Return the updates in the answer that an event would receive now."""
     if not run.engine.measuring:
         run.preview = None
         if _can_complete(run, event):
@@ -144,6 +145,6 @@ def _updates_after(run: RunState, event: ev.Event) -> list[Apply]:
 
 
 def _can_complete(run: RunState, event: ev.Event) -> bool:
-    """Return whether an event can complete a barrier: the last worker's, or any that may drop the others."""
+    """Return whether an event can complete a barrier: the last worker's, or one that may drop the others."""
     computing = {*run.view.computing} - {getattr(event, "worker", None)}
-    return not computing or run.engine.hears_pushes
+    return not computing or run.engine.handles_pushes

@@ -1,4 +1,4 @@
-"""The state of a live run: the attributes that all sections of the coordinator read and change.
+"""The state of a live run: the attributes that all modules of the coordinator read and change.
 
 `notebooks/site/explanations/live_run.md` has the states that these attributes describe. The sections
 (`membership`, `pushes`, `evaluation`, `checkpointing` and so on) are modules of functions that are given a
@@ -153,7 +153,7 @@ class RunState:
         self.at(self.clock_s)
 
     def coming(self) -> Iterator[ev.Event]:
-        """Return the events that have happened and that the view does not show yet, in their order."""
+        """Return the pending events that the view does not reflect yet, in order."""
         yield from self.engine.waiting_events
         if self.in_ring is not None:
             yield self.in_ring
@@ -184,7 +184,7 @@ Script: TypeAlias = Generator[Wait, None, _T]
 
 
 def answered(ask: Callable[[Callable[[_T], None]], None], whom: str) -> Script[_T]:
-    """Ask, wait for the answer, and return it; `whom` says in words who is asked."""
+    """Send a request, wait for the answer and return it; `whom` names the processes for the user."""
     found: list[_T] = []
     ask(found.append)
     yield Wait(lambda: bool(found), lambda: whom)
@@ -204,8 +204,9 @@ class PushState:
     done: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: numbers of pushes without a finite payload; the run diverges if one of them is handled and not void
     not_finite: set[int] = field(default_factory=set)
-    #: bytes of a push by its fragment and its version, and the statistics that parts read; of `composition`
-    bytes_up: Callable[[int, int], int] = lambda fragment, version: 0
+    #: bytes of a push by its fragment, its version and its codec's setting, and the statistics that parts
+    #: read; of `composition`
+    bytes_up: Callable[[int, int, int], int] = lambda fragment, version, setting: 0
     reads: Sequence[str] = ()
 
 
@@ -223,7 +224,7 @@ _WAITING_AT_LEAST = 4
 
 
 class EvaluationState:
-    """The evaluations under way, while training goes on.
+    """The pending evaluations, which run concurrently with training.
 
     Parameters
     ----------
@@ -284,7 +285,7 @@ class WorkerPart(NamedTuple):
 
 @dataclass
 class UnfinishedCheckpoint:
-    """A checkpoint of which parts are missing."""
+    """A checkpoint with missing parts."""
 
     #: called with the state and the tensors once no part is missing
     then: Callable[[dict[str, Any], StateDict], None]
@@ -296,7 +297,7 @@ class UnfinishedCheckpoint:
 
 @dataclass
 class ReplicaState:
-    """The state of the replica, as far as the coordinator knows it."""
+    """The replica's state, from the coordinator's messages with it."""
 
     #: whether workers keep more than their place in the data, so that they are asked for their parts
     asks: bool
@@ -308,6 +309,8 @@ class ReplicaState:
     stream: LogStream | None = None
     #: rows and texts of the log before those that the replica was sent
     since: tuple[int, int] = (0, 0)
+    #: the version of the last state that the replica was sent
+    version: int = -1
     #: the tag of the state that the replica is to confirm; None if it has confirmed the last one
     awaited: int | None = None
 
@@ -333,7 +336,7 @@ class Timers:
             self.add(at, ev.SwitchRequested(to))
 
     def entries(self) -> list[tuple[float, ev.Event]]:
-        """Return the events to come with their times, in order."""
+        """Return the pending events with their times, in order."""
         return [(at, event) for at, _, event in sorted(self._heap, key=lambda entry: entry[:2])]
 
     def __len__(self) -> int:
@@ -351,7 +354,7 @@ class Timers:
         return events
 
     def is_away(self, worker: int, at: float) -> bool:
-        """Return whether the profile has a worker away: it joins later, or has failed and is not back."""
+        """Return whether the profile has a worker away: it joins later, or has failed and not returned."""
         late = any(join.worker == worker and at < join.at_s for join in self._profile.joins)
         return late or any(
             failure.worker == worker and failure.at_s <= at < (failure.rejoin_s or math.inf)
@@ -359,5 +362,5 @@ class Timers:
         )
 
     def expects_join(self, gone: Collection[int]) -> bool:
-        """Return whether a worker that is not gone for good is still to join."""
+        """Return whether a worker has yet to join, except workers that are lost for good."""
         return any(isinstance(entry[2], ev.Join) and entry[2].worker not in gone for entry in self._heap)

@@ -68,7 +68,8 @@ def run_map_reduce(
     check_objects(bare(experiment))
     if start is not None:
         raise ParameterError(
-            "strategy 'map_reduce': on dask it cannot go on from a checkpoint; use the simulated backend"
+            "strategy 'map_reduce': the dask backend cannot resume it from a checkpoint; use the simulated "
+            "backend"
         )
     roles = [*map(worker_name, range(workload.profile.num_workers)), EVALUATOR]
     start_progress().expect(roles)
@@ -92,8 +93,8 @@ def check(experiment: Experiment) -> None:
         )
     if experiment.recovery.min_workers is not None:
         raise ParameterError(
-            "recovery.min_workers: under 'map_reduce' no worker joins later on the dask backend; leave it "
-            "out, and have lost ones replaced (recovery.replace_workers)"
+            "recovery.min_workers: under 'map_reduce' on the dask backend no worker can join later; remove "
+            "it, and set recovery.replace_workers to replace lost workers"
         )
     aggregation = experiment.strategy.compositions[0].aggregation
     if aggregation.measures:
@@ -165,7 +166,7 @@ class MapReduceDriver(PromptDriver):
         return time.monotonic() - self._began_s
 
     def run(self) -> Outcome:
-        """Run to the end; whatever happens, no partition is left behind."""
+        """Run to the end; leave no partition behind, even after an error."""
         try:
             self._load()
             self._evaluate(0)
@@ -347,8 +348,8 @@ class MapReduceDriver(PromptDriver):
         actions = self.engine.composition.aggregation.fresh().on_commit(pushes, self.engine.view)
         if len(actions) != 1 or not isinstance(actions[0], act.Apply):
             raise ParameterError(
-                f"{self.engine.composition.aggregation.name}: its weights are not known before the job is "
-                "done, which adds the gradients up; use 'mean'"
+                f"{self.engine.composition.aggregation.name}: its weights are unknown until the job that "
+                "sums the gradients is done; use 'mean'"
             )
         return [float(weight) for weight in actions[0].weights]
 
@@ -375,7 +376,7 @@ class MapReduceDriver(PromptDriver):
         """Make the next version of the sum that the job has found."""
         assert self._sum is not None
         if list(apply.weights) != self._weights:
-            raise ProtocolError(f"the job used the weights {self._weights}, and now they are {apply.weights}")
+            raise ProtocolError(f"the job used the weights {self._weights}, but now they are {apply.weights}")
         samples = sum(push.samples for push in apply.pushes)
         share = samples / self.workload.experiment.batch_size
         gradient, buffers = map(torch.from_numpy, (self._sum.gradient, self._sum.buffers / share))
@@ -415,7 +416,7 @@ class MapReduceDriver(PromptDriver):
         return self._submit(tasks.evaluate, self._partitions[EVALUATOR], model, on=[self.placed[EVALUATOR]])
 
     def _take_evaluations(self, wait: bool) -> None:
-        """Take the evaluations that are done, in order."""
+        """Handle the finished evaluations, in order."""
         while self._evaluations and (wait or self._evaluations[0][-1].done()):
             try:
                 found = self._result(self._evaluations[0][-1], "evaluation")
@@ -454,7 +455,7 @@ class MapReduceDriver(PromptDriver):
             self._take_evaluations(wait=True)
             used = [self._result(future, "usage") for future in usage]
         except (RolesLost, BackendError) as error:  # the model is here: it is kept
-            self._note(f"not all of the end was evaluated: {error}")
+            self._note(f"the final evaluation is incomplete: {error}")
             used = []
         if self.observer is not None:
             self.observer(self.log)

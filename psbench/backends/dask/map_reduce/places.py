@@ -52,7 +52,7 @@ class Places:
     client : Client
         Dask's.
     placed : dict of role to address
-        Changed by who places a role anew.
+        Changed when a role is placed again.
     limits : ConnectionSettings
     go_on : callable
         Called often while something is waited for; raises to give up.
@@ -122,7 +122,7 @@ class Places:
                 time.sleep(_ANSWER_S)
         finally:
             self._search.end_asking()
-        raise BackendError(f"no Dask worker that is free answers, for {role}")
+        raise BackendError(f"no free Dask worker responds, for {role}")
 
     def _check(self) -> None:
         """Raise RolesLost if Dask workers are gone, or have not answered."""

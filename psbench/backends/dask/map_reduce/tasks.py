@@ -28,7 +28,7 @@ class DataPartition:
         self.taken = 0
 
     def skip_to(self, job: int, samples: int) -> None:
-        """Draw up to the job's mini-batch, also if the partition had to be loaded again."""
+        """Advance the random stream to the job's mini-batch; needed after a partition is loaded again."""
         while self.taken < job:
             self.trainer.start(self.worker, samples)
             self.taken += 1

@@ -118,7 +118,7 @@ class Connection:
 
     @property
     def has_unseen_bytes(self) -> bool:
-        """Return whether received bytes are waiting outside the buffer, where no poller sees them."""
+        """Return whether received bytes wait outside the socket, where a poller cannot detect them."""
         return False
 
     @property
@@ -204,9 +204,9 @@ class Connection:
         if size > self._largest_body:
             raise MessageRefused(f"its body would have {size:,} bytes")
         if entries and not self.is_met:
-            raise MessageRefused("a stranger sends a payload")
+            raise MessageRefused("a peer without the run's key sends a payload")
         if entries > self._largest_payload:
-            raise MessageRefused(f"its head says {entries} entries, more than any message has")
+            raise MessageRefused(f"its header announces {entries} entries, more than any message has")
 
     def _make_room(self, size: int) -> None:
         """Enlarge the buffer for a frame with head and body of that size."""

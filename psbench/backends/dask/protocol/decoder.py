@@ -23,7 +23,7 @@ class MessageRefused(BackendError):
 
     def __init__(self, reason: str, sender: str = "") -> None:
         self.reason, self.sender = reason, sender
-        super().__init__(f"a message{f' of {sender}' if sender else ''} is refused: {reason}")
+        super().__init__(f"a message{f' of {sender}' if sender else ''} was rejected: {reason}")
 
     def __reduce__(self) -> tuple[type[MessageRefused], tuple[str, str]]:
         return MessageRefused, (self.reason, self.sender)
@@ -102,7 +102,7 @@ class VectorMessage(Message):
 
         def vector(kind: type, value: Any) -> Any:
             if value is not True:
-                raise ValueError("True stands for a vector")
+                raise ValueError("a vector field must be True")
             return _EMPTY if payload is None else payload
 
         message = _decode(body, type=cls, dec_hook=vector)
@@ -146,7 +146,7 @@ class _Entries:
             return Json(json.loads(value))
         wide, *sizes = value
         if not all(type(size) is int and size >= 0 for size in sizes):
-            raise ValueError(f"{sizes} is no shape")
+            raise ValueError(f"{sizes} is not a shape")
         end = self._start + math.prod(sizes) * (2 if wide else 1)
         if end > self._flat.numel():
             raise ValueError(f"{self.left} entries do not fill the shape {sizes}")
@@ -164,7 +164,7 @@ def decode_message(kind: int, body: bytes, payload: Tensor | None) -> Message:
     """
     found = _KINDS.get(kind)
     if found is None:
-        raise MessageRefused(f"there is no kind {kind}")
+        raise MessageRefused(f"unknown kind {kind}")
     try:
         return found.decode(body, payload)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

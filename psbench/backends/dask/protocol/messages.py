@@ -352,6 +352,9 @@ class MixModels(Message, kind=57):
     `worker` is the one that is released with its new model; another, of a pair, goes on with its own step.
     The models are those that were sent at the version `key`, or, below 0, as they are when all are asked. For
     `lost` workers none waits, nor for those of which a `NeighbourLost` with a higher `number` has come.
+
+    If the workers of the row `meet`, each is sent its own order, and they add up their models in a ring. If
+    one of them is lost, those without the sum go on with their own models.
     """
 
     worker: int
@@ -359,6 +362,7 @@ class MixModels(Message, kind=57):
     row: dict[int, float]
     number: int
     lost: list[int] = []
+    meet: bool = False
 
 
 class GiveModel(Message, kind=58):
@@ -415,7 +419,7 @@ class SendState(Message, kind=60):
 
 
 class SendPayload(Message, kind=61):
-    """Asks for the payload of a push; a worker is asked for its payload for the next ring."""
+    """Request for the payload of a push; a worker is asked for its payload of the next ring."""
 
     tag: int
     key: PushKey
@@ -478,7 +482,7 @@ class StateReply(Message, kind=65):
 
 
 class NumberReply(Message, kind=66):
-    """A number that was asked for."""
+    """A requested number."""
 
     tag: int
     number: float
@@ -585,7 +589,7 @@ class MeasureLoss(Message, kind=82):
 
 
 class LossMeasured(Message, kind=83):
-    """The number that was asked for by that name."""
+    """The requested number with that name."""
 
     name: str
     number: float

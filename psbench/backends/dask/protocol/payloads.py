@@ -32,7 +32,7 @@ def new_payload(type_number: int, entries: int) -> Tensor:
         If there is no such type, or no such memory.
     """
     if type_number >= len(TYPES):
-        raise MessageRefused(f"there is no type {type_number} of payloads")
+        raise MessageRefused(f"unknown payload type {type_number}")
     kind = TYPES[type_number]
     size = entries * kind.itemsize
     if size > LARGEST_PAYLOAD:
@@ -40,7 +40,7 @@ def new_payload(type_number: int, entries: int) -> Tensor:
     try:
         return torch.empty(entries, dtype=kind) if size < _LARGE else _LARGE_BLOCKS.take(size).view(kind)
     except (RuntimeError, MemoryError):
-        raise MessageRefused(f"there is no memory for its payload of {size:,} bytes") from None
+        raise MessageRefused(f"there is not enough memory for its payload of {size:,} bytes") from None
 
 
 def largest_message(model_bytes: int, num_workers: int) -> int:
@@ -53,7 +53,7 @@ def largest_message(model_bytes: int, num_workers: int) -> int:
 
 
 class _Blocks:
-    """Memory of large payloads that is used again when the payload is released.
+    """Memory of large payloads, reused when a payload is released.
 
     The system clears the pages of new memory one by one, which takes as long as to receive as many bytes.
     """

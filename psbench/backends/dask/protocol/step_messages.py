@@ -106,4 +106,4 @@ class LogRows(Message, kind=4):
     def __post_init__(self) -> None:
         """Raise unless the bytes are whole rows."""
         if len(self.rows) % ROW.itemsize:
-            raise ValueError(f"{len(self.rows)} bytes are no whole rows of {ROW.itemsize}")
+            raise ValueError(f"{len(self.rows)} bytes are not a multiple of the row size, {ROW.itemsize}")

@@ -333,7 +333,7 @@ class StreamServer(Closing):
         return self._admit(connection, frame)
 
     def _admit(self, connection: Connection, frame: Frame) -> tuple[str, Frame] | None:
-        """Take the first frame of a connection: a `Hello` with the proof that its sender has the key."""
+        """Check the first frame of a connection: a `Hello` with the proof that its sender has the key."""
         number, tag, body = _parted(frame.body)
         proof = _tag(self._key, self._number, number, body, connection.binding)
         name = self._name_in(frame.kind, number, body) if hmac.compare_digest(tag, proof) else None
@@ -408,7 +408,7 @@ class StreamServer(Closing):
 
 
 class StreamClient(Closing):
-    """One connection to a server; it is not made again once it is lost.
+    """One connection to a server; it is not restored after a loss.
 
     Parameters
     ----------

@@ -126,7 +126,7 @@ class SecureConnection(Connection):
 
     @property
     def has_unseen_bytes(self) -> bool:
-        """Return whether decrypted bytes are waiting, which a poller does not see."""
+        """Return whether decrypted bytes wait, which a poller cannot detect."""
         return bool(self._refused or self._tls.pending())
 
     @property
@@ -164,7 +164,7 @@ class SecureConnection(Connection):
             if isinstance(error, ssl.SSLCertVerificationError):
                 self._refused = "the server does not know the run's key"
             elif isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-                self._refused = f"no handshake of TLS 1.3: {error.reason}"
+                self._refused = f"the TLS 1.3 handshake failed: {error.reason}"
             raise
         # the hash of all that was said so far under a secret of both ends, which no other process can have
         self.binding = self._tls.get_channel_binding("tls-unique") or b""

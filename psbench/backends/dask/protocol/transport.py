@@ -82,7 +82,7 @@ class ServerSocket(StreamServer):
 
 
 class ClientSocket(StreamClient):
-    """One connection to a server socket; it is not made again once it is lost."""
+    """One connection to a server socket; it is not restored after a loss."""
 
     def receive(self, timeout_s: float) -> Message | None:
         """Return the next message, or None on a timeout.

@@ -30,7 +30,7 @@ class Adder:
         self._given: dict[int, tuple[str, Summand]] = {}
 
     def take(self, sender: str, summand: Summand) -> None:
-        """Take a member's part of the sum, and answer all members if it is the last."""
+        """Add a member's contribution to the sum; send all members the result after the last one."""
         if summand.ring < self._order:
             return
         if summand.ring > self._order:

@@ -247,7 +247,7 @@ class AllReduceStore(ParameterStore):
         return tag
 
     def reply(self, sender: str, reply: StoreReply) -> None:
-        """Take a replica, or a verdict on a ring."""
+        """Handle a replica, or a member's report on a ring."""
         if isinstance(reply, msg.RingVerdict):
             self._judge(worker_number(sender), reply)
         elif isinstance(reply, msg.StateReply) and reply.tag in self._requests:

@@ -17,7 +17,7 @@ from psbench.training.build import Workload
 class FirstServer(SliceServer):
     """Server 0: the same orders as in `ServerProcess`, without waiting for payloads.
 
-    The coordinator's socket gives it the payload of a push before the coordinator hears of the push.
+    The coordinator's socket gives it the payload of a push before the coordinator receives the push.
 
     Parameters
     ----------

@@ -59,7 +59,8 @@ class GossipStore(ParameterStore):
                 continue
             key = mix.versions[worker] - 1 if mix.sent else -number - 1
             lost = sorted(self._away.intersection(row))  # the engine has yet to hear of them
-            self._send(worker, msg.MixModels(first, key, row, number, lost))
+            released = worker if mix.meet else first
+            self._send(worker, msg.MixModels(released, key, row, number, lost, mix.meet))
 
     def release(self, release: act.Release, samples: int) -> None:
         """Release a worker to continue from its mixture, or from the initial model if there is no update.

@@ -28,7 +28,7 @@ class LostPayloads:
             self._dead[message.worker] = message.ticket, now
 
     def has(self, key: PushKey, now: float) -> bool:
-        """Return whether the payload of a push, which is not here, will never come."""
+        """Return whether a push's missing payload will never arrive."""
         worker, ticket = key
         last, since_s = self._dead.get(worker, (-1, now))
         return ticket <= last and now - since_s > _GRACE_S

@@ -233,7 +233,7 @@ class ParameterServerStore(ParameterStore):
         self._order(request(tag))
 
     def reply(self, sender: str, reply: StoreReply) -> None:
-        """Take a server's part."""
+        """Handle a server's part."""
         if isinstance(reply, msg.RingVerdict) or reply.tag not in self._requests:
             return  # an answer to the store before this one
         request = self._requests[reply.tag]

@@ -56,7 +56,7 @@ class _Busy:
 
     @property
     def whole_s(self) -> float:
-        """The seconds from the beginning, whatever was taken."""
+        """Seconds since the beginning, including those already taken."""
         return self._before + self._total
 
 
@@ -106,7 +106,6 @@ class ParameterSlice:
         self.is_shared = is_bare(composition)
         self._codec_of = composition, streams, number
         self._codec = None if self.is_shared else ServerCodecState(composition, self._length, streams, number)
-        self._num_bytes = composition.communication.codec.num_bytes
         self.payloads: dict[PushKey, Tensor] = {}
         self.busy = _Busy()  #: counts what is done `with` it as serving
         #: what takes note of seconds that codecs and updates take
@@ -187,7 +186,7 @@ class ParameterSlice:
 
     def _receive_encoded(self, key: PushKey, payload: Tensor, codec: ServerCodecState) -> None:
         part, buffers = split(payload, self._pushed, self._num_buffers)
-        if part.dtype != torch.uint8 or len(part) != self._num_bytes(self._pushed):
+        if part.dtype != torch.uint8 or not codec.takes(len(part)):
             self.replace_missing(key)
             return
         try:
@@ -302,7 +301,7 @@ class ParameterSlice:
         return found if residual is None else found | {"residual": torch.from_numpy(residual)}
 
     def hold_vectors(self, vectors: StateDict) -> None:
-        """Take over another partition with these vectors; each worker's next model is sent unencoded."""
+        """Switch to another partition with these vectors; each worker's next model is sent unencoded."""
         before, length = self.server, self._length
         server = Server(
             vectors["parameters"], before.buffers, before.spec, before.global_batch, before.aggregation

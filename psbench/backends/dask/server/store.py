@@ -46,7 +46,7 @@ class ParameterStore:
 
     @property
     def waiting(self) -> Collection[PushKey]:
-        """The pushes whose payloads the servers store: arrived, and neither applied nor discarded."""
+        """The pushes with stored payloads: arrived, and neither applied nor discarded."""
         return ()
 
     @property
@@ -54,7 +54,7 @@ class ParameterStore:
         return False
 
     def arrived(self, push: Push) -> None:
-        """Record a push, whose payload is on the servers or workers."""
+        """Record a push with its payload on the servers or workers."""
 
     def apply(self, apply: act.Apply) -> None:
         """Make the next version."""

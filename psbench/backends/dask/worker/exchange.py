@@ -1,4 +1,4 @@
-"""What a live worker exchanges under a composition: pushes out, models and aggregates in.
+"""A live worker's exchange under a composition: pushes out, models and aggregates in.
 
 See `psbench.backends.exchange.Exchange`, which simulated exchanges are, too.
 """
@@ -40,7 +40,7 @@ from psbench.training.server import all_finite
 
 
 class WorkerExchange:
-    """What the exchanges share: a push, and the residual of an earlier composition that goes with it.
+    """Base class of exchanges: a push, and the residual of an earlier composition.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ class ServerExchange(WorkerExchange):
         """Send each server its slice, with the buffers to the first."""
         payload = self._with_residual(payload)
         with self._encoding:
-            slices = self._slices(push.loss, payload, push.fragment)
+            slices = self._slices(push, payload)
         sent_s = self._clock()
         if not slices:  # what is not finite does not travel: the push ends the run
             self._mailbox.send(PushMessage.of(push, sent_s, False))
@@ -206,19 +206,22 @@ class ServerExchange(WorkerExchange):
         self._servers[0].send(PushMessage.of(push, sent_s, True, with_buffers(first, buffers)))
         return lambda: payload if self._codecs is None else self._codecs.pushed(slices)
 
-    def _slices(self, loss: float, payload: Tensor, fragment: int) -> list[Tensor]:
+    def _slices(self, push: Push, payload: Tensor) -> list[Tensor]:
         """Return the servers' encoded slices; none if the push ends the run."""
-        if not (math.isfinite(loss) and (self._withstands_nan or all_finite(payload))):
+        fragment, setting = push.fragment, push.setting
+        if not (math.isfinite(push.loss) and (self._withstands_nan or all_finite(payload))):
             return []
         codecs = self._codecs
         try:
             if fragment < 0:
                 whole = self._pushed_parts
-                return [part.of(payload) for part in whole] if codecs is None else codecs.push(payload)
+                return (
+                    [part.of(payload) for part in whole] if codecs is None else codecs.push(payload, setting)
+                )
             entries = self._fragments[fragment]
             if codecs is None:
                 return [padded(within(own, entries).of(payload)) for own in self._parts]
-            return [padded(part) for part in codecs.push_part(payload, entries)]
+            return [padded(part) for part in codecs.push_part(payload, entries, setting)]
         except CodecError:
             return []
 
@@ -289,7 +292,7 @@ class ServerExchange(WorkerExchange):
         return super().checkpoint(waits) if self._codecs is None else self._codecs.checkpoint(waits)
 
     def restore(self, tensors: StateDict, plain: dict[str, Any]) -> None:
-        """Restore what `checkpoint` returned."""
+        """Restore the state from `checkpoint`."""
         if self._codecs is None:
             super().restore(tensors, plain)
         else:

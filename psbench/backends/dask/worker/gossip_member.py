@@ -11,16 +11,26 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
 from psbench.backends.dask.protocol import messages as msg
+from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import StateDict
-from psbench.backends.dask.protocol.messages import MixModels, PeerModel, PushMessage, ReleaseMessage
+from psbench.backends.dask.protocol.messages import (
+    MixModels,
+    PeerModel,
+    PushMessage,
+    ReleaseMessage,
+    RingPiece,
+)
 from psbench.backends.dask.protocol.roles import Address
+from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.worker.exchange import WorkerExchange
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
-from psbench.backends.dask.worker.ring_member import RingMember
+from psbench.backends.dask.worker.ring_all_reduce import all_reduce
+from psbench.backends.dask.worker.ring_member import RingBroken, RingMember
 from psbench.core.events import Push
 from psbench.core.peer_to_peer import NeighbourMixing, PeerToPeer, sends_before_step
 from psbench.core.strategy import Strategy
@@ -52,6 +62,7 @@ class GossipMember(RingMember):
         self._lost_at: dict[int, int] = {}  # by worker: no earlier order waits for its models
         self._unreachable = set[int]()  # none is sent to them
         self._has_begun = False
+        self._meeting: MixModels | None = None  # the group with which it adds up models now
 
     def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
         """Set the addresses of the other workers; see `RingMember`."""
@@ -126,8 +137,10 @@ class GossipMember(RingMember):
         """Wait for other workers' models, and return the mixture; lost models' weights go to this worker.
 
         None if the worker was to begin with the model of one that is lost, and is halted before another gives
-        its own.
+        its own, or if one is lost with whom it adds up models.
         """
+        if order.meet:
+            return self._meet(order)
         if order.key < 0 and self.worker in order.row:  # a pair: both send what they have now
             for other in order.row.keys() - {self.worker}:
                 self._send(other, order.key, self._own())
@@ -144,28 +157,62 @@ class GossipMember(RingMember):
             del self._arrived[name]
         return self._mixer.mix(self.worker, pairs, row)
 
+    def _meet(self, order: MixModels) -> tuple[Tensor, Tensor] | None:
+        """Add up the models of a group in a ring; None, for the worker's own model, if a member is lost."""
+        members = [other for other in order.row if other not in order.lost]
+        left = sum(order.row[other] for other in members)
+        weight, count = order.row[self.worker] / left, len(self._model.parameters)
+        vector = torch.cat([self._model.parameters, self._model.buffers]) * weight
+        place, size = members.index(self.worker), len(members)
+        self._meeting = order
+        try:
+            all_reduce(vector, place, size, *self._wires(members, order.number, 0))
+        except (RingBroken, OSError):
+            return None
+        finally:
+            self._meeting = None
+            self._pieces = {key: piece for key, piece in self._pieces.items() if key[0] > order.number}
+        return vector[:count], vector[count:]
+
+    def _look_for_abort(self, number: int, wait_s: float) -> None:
+        """Look for the loss of a member of the ring, as while a model is awaited."""
+        self._hear_of_loss()
+        order = self._meeting
+        assert order is not None
+        if any(self._lost_at.get(other, -1) > number for other in order.row if other not in order.lost):
+            raise RingBroken
+
+    def _receive(self, server: ClientSocket | None = None) -> Message | None:
+        """Keep the models of others, and the pieces of rings that may be of a later order."""
+        arrived = super()._receive(server)
+        if isinstance(arrived, PeerModel):
+            self._arrived[arrived.worker, arrived.key, arrived.ticket] = arrived.tensors
+        elif isinstance(arrived, RingPiece):
+            self._pieces[arrived.ring, arrived.step] = arrived.payload
+        return arrived
+
     def _await(self, other: int, order: MixModels) -> StateDict | None:
         """Return the model of another worker; None if it is lost and has not sent it."""
         while True:
             model = self._take(other, order.key)
             if model is not None or other in order.lost or self._lost_at.get(other, -1) > order.number:
                 return model
-            arrived = self._receive()
-            if arrived is not None:
-                if isinstance(arrived, PeerModel):
-                    self._arrived[arrived.worker, arrived.key, arrived.ticket] = arrived.tensors
-                continue
-            message = self.mailbox.next_new(0)
-            if message is None:
-                self.mailbox.check()
-            elif isinstance(message, msg.NeighbourLost):
-                self._note_lost(message)
-            elif isinstance(message, msg.GiveModel) and message.at_once:
-                self._give(message)
-            else:
-                if isinstance(message, msg.StartTraining):
-                    self.set_addresses(message.rings)  # a model may be given to a process that is new
-                self.mailbox.defer(message)
+            if self._receive() is None:
+                self._hear_of_loss()
+
+    def _hear_of_loss(self) -> None:
+        """Take the coordinator's next message, while another worker is awaited."""
+        message = self.mailbox.next_new(0)
+        if message is None:
+            self.mailbox.check()
+        elif isinstance(message, msg.NeighbourLost):
+            self._note_lost(message)
+        elif isinstance(message, msg.GiveModel) and message.at_once:
+            self._give(message)
+        else:
+            if isinstance(message, msg.StartTraining):
+                self.set_addresses(message.rings)  # a model may be given to a process that is new
+            self.mailbox.defer(message)
 
     def _take(self, other: int, key: int) -> StateDict | None:
         """Return and remove a received model; keep one that is for a later release."""

@@ -182,7 +182,7 @@ class Worker:
         return directive
 
     def _renew(self, release: ReleaseMessage) -> None:
-        """Take the model or aggregate that comes with a release."""
+        """Load the model or aggregate of a release."""
         vectors = brought(self.exchange, release, release.sent)
         self.model.obey(release.orders)
         renew(self.model, vectors, release.fragment)
@@ -319,7 +319,7 @@ class Worker:
         if self.loop is not None:
             self.loop.on_orders(order.orders)
             if self._at_release is not None:
-                self._at_release[1].setdefault("told", []).append(order.orders)
+                self._at_release[1].setdefault("later_orders", []).append(order.orders)
 
     def _change_speed(self, order: msg.ChangeSpeed) -> None:
         self._machine.by_hand = order.factor
@@ -443,5 +443,5 @@ class Worker:
             self._repeats = True
             self.model.obey(plain["orders"])
             self._at_release = self._at_push = kept_tensors(order.tensors), {**plain}
-            for orders in plain.get("told", ()):
+            for orders in plain.get("later_orders", ()):
                 self.loop.on_orders(orders)
