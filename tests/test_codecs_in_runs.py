@@ -23,6 +23,7 @@ SMALL = {
     "random_k": {"ratio": 0.25},
     "top_k": {"ratio": 0.25},
 }
+#: every registered codec that loses something and has one size; others: strategies/codecs/test_adaptive.py
 LOSSY = [{"name": kind.name} | SMALL.get(kind.name, {}) for kind in kinds("codec") if issubclass(kind, Lossy)]
 STRATEGIES = ["bsp", "asp", "ssp", "k_bsp", "k_batch_asp", "local_sgd", "osp", "hermes", "selsync"]
 PAIRS = [
