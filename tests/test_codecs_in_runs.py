@@ -122,5 +122,5 @@ def test_the_first_model_of_another_composition_travels_whole():
 
 @pytest.mark.parametrize("name", ["all_reduce", "map_reduce"])
 def test_bits_that_belong_together_cannot_be_added_up_on_their_way(name):
-    with pytest.raises(ParameterError, match=r"as floats|return 32-bit floats"):
+    with pytest.raises(ParameterError, match=r"sums float vectors in transit|return 32-bit floats"):
         with_codecs(name, codec="sign")
