@@ -208,7 +208,12 @@ class TestTheLearningRateOfAComposition:
         named = CATALOGUE[name]()
         composed = Strategy(**{domain: getattr(named, domain) for domain in DOMAINS})
         assert composed.lr_scaling == named.lr_scaling
-        assert named.lr_scaling == ("by_share" if name in self.BY_SHARE else "none")
+        expected = "by_share" if name in self.BY_SHARE else "none"
+        assert named.lr_scaling == expected, (
+            f"{name} has lr_scaling {named.lr_scaling!r}: `BY_SHARE` in tests/test_compositions.py lists the "
+            "strategies that commit each push alone and do not divide the learning rate themselves; add or "
+            "remove the name, or correct the part's `singly` or `shares_rate`"
+        )
 
     #: at lr/n for each push; all others take the rate as it is, or share it out themselves
     BY_SHARE = (

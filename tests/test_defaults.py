@@ -63,8 +63,12 @@ def defaults() -> dict[str, Any]:
 
 
 def test_defaults_are_changed_deliberately() -> None:
-    """After a change that is meant, `python tests/test_defaults.py` writes them anew."""
-    assert json.loads(json.dumps(defaults())) == json.loads(GOLDEN.read_text())
+    found, golden = json.loads(json.dumps(defaults())), json.loads(GOLDEN.read_text())
+    changed = sorted(key for key in found.keys() | golden.keys() if found.get(key) != golden.get(key))
+    assert found == golden, (
+        f"tests/defaults.json differs in {', '.join(changed)}; if this is intended, run "
+        "`python tests/test_defaults.py` and look at the changed lines"
+    )
 
 
 def test_a_field_that_may_be_left_out_shows_what_it_takes():

@@ -2,6 +2,10 @@
 
 Wherever a function takes a table it also takes the name of a data set that is streamed into a view later
 (`alt.NamedData`), so the panel's charts are these charts.
+
+A new chart has its title in `names.py`, its table in `tables.py`, its drawing in the file of its subject, and
+its `Figure` in `figures.py`: in `worker_figures` for one run, in `comparison_figures` for several. The panel
+draws it if `growing.py` has its table and `psbench_widgets/figures.py` lists it.
 """
 
 from psbench.charts.colours import HUES as HUES

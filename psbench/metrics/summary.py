@@ -47,13 +47,23 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
     Returns
     -------
     dict
+        From `meta`: `name`, `backend`, `strategy`, `seed`, `status`, `reason`, `workers` (how many),
+        `global_batch`, `wall_s`, `lost_workers`, `incidents`, `lr_convention`, `params_digest`, `versions`
+        (of the software), and `target_accuracy` or `target`. `digest` is that of the log.
         `epochs` is samples trained on over the size of the data, `steps` the mini-batches in all pushes and
         those kept after a vote, `mini_batches` the samples trained on in global batches (what the thesis
         counts: a synchronous update is one, an asynchronous one of n workers the n-th part),
-        `local_steps` is there only where workers vote (`local_steps_ratio`), `time_s` the time at the end,
-        `idle_fraction` and `share_of_applied` lists by worker id. `contributions` has how many gradients were
-        `used`, and how many were `unused`, by reason (`metrics.contributions`), and the `class_distance` of
-        what was trained on from the data (`metrics.group_distance`; None where classes are not known).
+        `local_steps` is there only where workers vote (`local_steps_ratio`), `updates` is the number of
+        versions (without a server, of all workers together), `time_s` the time at the end, `idle_fraction`
+        and `share_of_applied` are lists by worker id. `pushes` counts those `committed`, `discarded` and
+        `buffered` at the end, `cancelled` the steps made void before they became a push.
+        `final` has the last losses and accuracies, `best_val_accuracy` is the highest accuracy, and
+        `time_to_target_s` the time when the target was reached (None: never). `staleness` has the mean and
+        maximum over applied pushes, `clock_lead_max` is the largest lead over the slowest worker. `bytes` and
+        `messages` are totals by direction, `switches` lists the changes of composition, and `warnings` has
+        sentences for the reader. `contributions` has how many gradients were `used`, and how many were
+        `unused`, by reason (`metrics.contributions`), and the `class_distance` of what was trained on from
+        the data (`metrics.group_distance`; None where classes are not known).
         `independence` (mean WI) is there only where a worker does more than a step between two requests.
         `servers` is there only with more than one server: for each composition with several its name, what
         each server holds at the start, and the imbalance of it (`Placement.balance`); `reassignments` only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from oracles.story import NAMES as KINDS
 from oracles.story import lost_with_their_workers, rows_of
 from oracles.summaries import lost_workers, quality_of, summary_of, warnings_of
 
+from psbench.metrics.summary import summarise
 from psbench.results.run import Run
 
 #: what a summary says and no log, by where it is from
@@ -33,6 +35,14 @@ def test_every_field_is_what_the_log_says(runs: dict[str, list[Run]], name: str)
         assert {*found} - OF_THE_BACKEND == {*expected}
         for field, value in expected.items():
             assert found[field] == near(value), field
+
+
+def test_every_key_of_a_summary_is_described(runs: dict[str, list[Run]]) -> None:
+    """In the docstring of `summarise`, under Returns."""
+    described = {*re.findall(r"`(\w+)`", (summarise.__doc__ or "").partition("Returns\n")[2])}
+    found = {key for each in runs.values() for run in each for key in run.summary()}
+    missing = ", ".join(sorted(found - described))
+    assert not missing, f"describe {missing} in the docstring of psbench.metrics.summary.summarise"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,7 +2,6 @@
 
 import html
 import json
-import os
 import re
 import shutil
 from dataclasses import replace
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from golden_files import is_rewritten
 from scipy import stats
 
 from psbench.errors import DataError, SpecError, UnknownName
@@ -508,7 +508,7 @@ def said_of(found):
 def test_what_is_said_of_stored_results_is_as_reviewed(name):
     golden = Path(__file__).parent / "stored" / f"{name}.txt"
     lines = list(said_of(stored_reproduction(name)))
-    if os.environ.get("PSBENCH_WRITE_GOLDEN"):
+    if is_rewritten(golden.exists()):
         golden.write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert lines == golden.read_text(encoding="utf-8").splitlines()
 

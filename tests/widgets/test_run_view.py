@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import psbench as ps
+from psbench.charts import TITLES
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.metrics.recording_reader import recording
@@ -17,7 +18,7 @@ from psbench.progress import RunProgress
 from psbench.runs.execution import run
 from psbench_widgets import run_view
 from psbench_widgets.bridge import Job
-from psbench_widgets.figures import Figures, Shown
+from psbench_widgets.figures import FIGURES, Figures, Shown
 from psbench_widgets.playback import _composition
 from psbench_widgets.run_view import RunView
 
@@ -171,6 +172,30 @@ def newest(tables: dict[str, Any], name: str, column: str) -> dict[int, int]:
 
 def newest_of(table: dict[str, Any], column: str) -> dict[int, int]:
     return dict(zip(table["worker"].tolist(), table[column].tolist(), strict=True))
+
+
+#: charts that the panel does not draw as figures, and why
+NOT_LIVE = {
+    **dict.fromkeys(["timeline", "switch"], "the panel draws a timeline of its own (`js/timeline.js`)"),
+    **dict.fromkeys(["pareto_bytes", "pareto_silent_s"], "compare finished runs"),
+    **dict.fromkeys(["sequence", "tree"], "drawn only if asked for by name"),
+    **dict.fromkeys(["heard", "hearing"], "computed from the whole log, for runs without a server"),
+    **dict.fromkeys(["servers", "server_load"], "computed from the whole log, for runs with servers"),
+    "steps": "computed from the profile or from measurements at the end of a run",
+    "consensus_distance": "measured only in runs whose workers have models of their own",
+    "samples_per_s": "a curve for one's own tables; psbench draws it nowhere",
+}
+
+
+def test_every_chart_is_live_or_left_out_for_a_reason() -> None:
+    live = {figure.key for figure in FIGURES}
+    assert not live & {*NOT_LIVE}
+    missing = ", ".join(sorted({*TITLES} - live - {*NOT_LIVE}))
+    assert not missing, (
+        f"draw {missing} in the panel (`FIGURES` in widgets/psbench_widgets/figures.py, from a table of "
+        "psbench/charts/growing.py), or name it in `NOT_LIVE` with a reason"
+    )
+    assert {*NOT_LIVE} <= {*TITLES}
 
 
 def test_servers_that_add_up_are_drawn_in_the_middle_and_not_as_a_ring() -> None:

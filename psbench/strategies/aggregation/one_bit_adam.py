@@ -76,7 +76,13 @@ class OneBitAdam(Mean):
     def exchange(
         self, mine: Vector, state: State, shapes: Shapes, numbers: Mapping[str, float]
     ) -> Exchanging:
-        """Return the mean gradient, or the next momentum with its compression error."""
+        """Compute a member's part: the mean gradient, or the next momentum with its compression error.
+
+        A generator: it gives the driver what this member sends with `yield`, and the value of `yield` is what
+        comes back. The gradient comes back as the mean over all members; signs, which are bytes, come back as
+        a list with the weight and the signs of each member. What it returns is the push that `update` gets.
+        See `Aggregation.exchange`.
+        """
         if numbers["version"] < self.freeze_step:
             return {"vector": (yield mine)}
         sizes = [prod(shape) for shape in shapes]

@@ -92,7 +92,10 @@ class Codec(parts.CodecPart):
 
 
 class Lossy(Codec):
-    """A codec that loses something, which the sender may keep as a residual."""
+    """A codec that loses something, which the sender may keep as a residual.
+
+    The base class of a codec with a scale for every few entries is `buckets.Bucketed`.
+    """
 
     error_feedback: bool = parameter(False, "add the error of one message to the next", source="our reading")
     residual_decay: float = parameter(

@@ -16,9 +16,11 @@ from psbench.strategies.codecs import (
     ChunkedTopK,
     Codec,
     Half,
+    MQGrad,
     OneBit,
     Plain,
     RandomK,
+    SendShare,
     Sign,
     TernGrad,
     TopK,
@@ -76,10 +78,12 @@ def test_every_codec_is_there_and_says_where_it_is_from():
         "chunked_top_k",
         "e3m0",
         "fp16",
+        "mq_grad",
         "none",
         "one_bit",
         "qsgd",
         "random_k",
+        "send_share",
         "sign",
         "terngrad",
         "top_k",
@@ -89,22 +93,30 @@ def test_every_codec_is_there_and_says_where_it_is_from():
         assert make_part("codec", codec.model_dump()) == codec
 
 
-@pytest.mark.parametrize(
-    ("codec", "bits"),
-    [
-        (Plain(), 32_000),
-        (Half(), 16_000),
-        (TopK(ratio=0.01), 420),
-        (RandomK(ratio=0.01), 384),
-        (TernGrad(), 2032),
-        (QSGD(levels=4, bucket=0), 4032),
-        (Sign(), 1032),
-        (OneBit(), 1064),
-        (E3M0(), 4128),
-        (ChunkedTopK(), 128 + 64 * 14),
-        (ChunkedTopK(chunk=300, kept=10, value_bits=32), 40 * 41),
-    ],
+#: worked out by hand: codecs, and the bits of a thousand entries
+BITS = (
+    (Plain(), 32_000),
+    (Half(), 16_000),
+    (TopK(ratio=0.01), 420),
+    (RandomK(ratio=0.01), 384),
+    (TernGrad(), 2032),
+    (QSGD(levels=4, bucket=0), 4032),
+    (SendShare(), 8 * 1000 + 2 * 32),  # begins with the finest setting, 127 levels in buckets of 512
+    (MQGrad(), 8 * 1000 + 2 * 32),
+    (Sign(), 1032),
+    (OneBit(), 1064),
+    (E3M0(), 4128),
+    (ChunkedTopK(), 128 + 64 * 14),
+    (ChunkedTopK(chunk=300, kept=10, value_bits=32), 40 * 41),
 )
+
+
+def test_the_bits_of_every_codec_are_worked_out():
+    missing = {*NAMES} - {codec.name for codec, _ in BITS}
+    assert not missing, f"add {', '.join(sorted(missing))} to `BITS` in this file"
+
+
+@pytest.mark.parametrize(("codec", "bits"), BITS)
 def test_bits_of_a_thousand_entries(codec, bits):
     assert codec.num_bits(1000) == bits
     vector = np.random.default_rng(0).standard_normal(1000, dtype=np.float32)

@@ -125,7 +125,7 @@ def test_unbiased_weights_give_the_whole_gradient_in_expectation():
     assert expected == pytest.approx(gradients.mean())
 
 
-def test_weighted_gradients_of_all_mini_batches_average_to_the_whole_gradient():
+def test_weighted_gradients_of_all_mini_batches_average_to_the_whole():
     """Every mini-batch of two of a tiny set, with its probability, through the loss that workers compute."""
     groups, orders = np.array([0, 0, 1]), {"focus": [0.1, 0.9, 0.0]}
     part = DataAware(weights="unbiased", focus=0.8)

@@ -1,6 +1,6 @@
 """The one decoder: numbered kinds of typed messages, and the refusal of everything else.
 
-A message is a struct with a number (`class Vote(Message, kind=40)`). Its body is MessagePack: an array with a
+A message is a struct with a number (`class Vote(Message, kind=31)`). Its body is MessagePack: an array with a
 value for each field. Tensors travel as the payload, and the body has their shapes.
 """
 
@@ -47,7 +47,9 @@ class _Numbered(msgspec.StructMeta):
         made: Any = super().__new__(mcs, name, bases, body, array_like=True, forbid_unknown_fields=True)
         if kind is not None:
             if not 0 <= kind < 256 or kind in _KINDS:
-                raise TypeError(f"{name}: kind {kind} is taken or does not fit into a byte")
+                used = f"is that of {_KINDS[kind].__name__}" if kind in _KINDS else "does not fit into a byte"
+                free = next((each for each in range(256) if each not in _KINDS), None)
+                raise TypeError(f"{name}: kind {kind} {used}; the lowest kind not used yet is {free}")
             made.kind = kind
             _KINDS[kind] = made
         return made
