@@ -87,6 +87,7 @@ def test_a_selection_by_neighbourhood_equals_the_simulated_run(scheduler: str) -
         scheduler,
         data=ps.data(frame, target="kind", keep=["site"]),
         model="logistic",
+        evaluate_every=1000,  # shares change with evaluations, whose moments depend on the machine
     )
     live, virtual = run(spec), simulated(spec)
     assert live.meta["params_digest"] == virtual.meta["params_digest"]
