@@ -32,10 +32,12 @@ class Checkpoint:
     `state` is plain data: the engine's state, the time, the specification. `tensors` holds `parameters`,
     `buffers`, the states under `optimizer/...` and `aggregation/<part>/...`, and what a backend needs to go
     on (`backends.checkpointing`). Equal tensors, such as the models that workers hold, are stored once.
+    `origin` names the file that it was read from, for messages.
     """
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+    origin: str = "the checkpoint"
 
     @classmethod
     def of(cls, server: Server, state: dict[str, Any]) -> Checkpoint:
@@ -77,7 +79,7 @@ class Checkpoint:
             state = _plain_state(arrays.pop("state"))
             same = json.loads(str(arrays.pop(_SAME, "{}")))
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            return cls(tensors | {name: tensors[first] for name, first in same.items()}, state)
+            return cls(tensors | {name: tensors[first] for name, first in same.items()}, state, str(path))
 
     @staticmethod
     def state_of(path: Path) -> dict[str, Any]:

@@ -33,8 +33,8 @@ RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, Runtim
 
 
 @contextmanager
-def restoring(what: str = "the checkpoint") -> Iterator[None]:
-    """Turn errors while restoring a state into a `DataError` that says so.
+def restoring(what: str) -> Iterator[None]:
+    """Turn errors while restoring the state of `what` into a `DataError` that says so.
 
     Raises
     ------

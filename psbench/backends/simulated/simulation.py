@@ -302,7 +302,7 @@ class Simulation:
 
     def _resume(self, start: Checkpoint) -> None:
         """Continue from a checkpoint, unless the run ends there."""
-        with restoring():
+        with restoring(start.origin):
             actions, again = self._restore(start)
         movement = self.cluster.server.movement
         reason = self._rules.after_update(self.engine.view, movement) or self._rules.at(self.now)
