@@ -50,6 +50,7 @@ def expected_of(run: Run, target_of: str, target: float) -> dict[str, float | No
         "updates": updates,
         "val_perplexity": None if last.get("val_loss") is None else math.exp(last["val_loss"]),
         "best_val_accuracy": max(best, default=None),
+        "last_neighbourhood_accuracy": last_neighbourhood_of(last),
         "independence": fmean(ratios.values()) if ratios else 1.0,
         "staleness_mean": fmean(stale) if stale else None,
         "staleness_max": max(stale, default=None),
@@ -96,6 +97,16 @@ def test_a_target_is_reached_where_a_value_is_just_that(runs: dict[str, list[Run
     best = (min if target_of.endswith("loss") else max)(evaluated, key=lambda row: row[target_of])
     found = measure(run, run.summary(), target_of, best[target_of])
     assert found["epochs_to_target"] == pytest.approx(best["epoch"])
+
+
+def last_neighbourhood_of(evaluated: dict[str, float]) -> float | None:
+    """Return the accuracy at the last of the neighbourhoods, whose errors an evaluation may have."""
+    errors = {
+        int(name.split(":")[1]): value
+        for name, value in evaluated.items()
+        if name.startswith("neighbourhood_error:")
+    }
+    return 1 - errors[max(errors)] if errors else None
 
 
 def chunks_of(rows: list[Row]) -> dict[str, float | None]:
