@@ -23,7 +23,9 @@ from psbench.strategies import CATALOGUE
 from psbench.system.plugins import installed
 
 HERE = Path(__file__).parent
-PAPERS = HERE.parent / "reproduce" / "psbench_papers"
+# the site is built from a copy of this folder under build/, two levels below the top as well
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+PAPERS = NOTEBOOKS / "reproduce" / "psbench_papers"
 #: what a source calls a place in a document: a kind, and one or several numbers
 _PLACES = re.compile(
     r"(?P<kind>App\.|ch\.|Tables?|Figs?\.|eqs?\.|Algs?\.|Theorem|sec\.)?\s*"
@@ -139,7 +141,7 @@ def described(where: str) -> str:
     """
     kind, _, name = where.partition(" ")
     if kind == "notebook":
-        (path,) = HERE.parent.glob(f"{name}_*.ipynb")
+        (path,) = NOTEBOOKS.glob(f"{name}_*.ipynb")
         return f"[notebook {name}](tutorials/{path.stem}.ipynb)"
     if kind == "chart" and name in TITLES:
         return f'`run.chart("{name}")`'

@@ -30,7 +30,7 @@ def run() -> Any:
     """Give the state of a run whose store takes whatever it hears of."""
     engine = Engine(strategies.asp(), ClusterView(num_workers=2, dataset_size=64, global_batch=8))
     engine.begin([0, 1])
-    state = PushState(bytes_up=lambda fragment, version: 40)
+    state = PushState(bytes_up=lambda fragment, version, setting: 40)
     parts = {"view": engine.view, "events": deque(), "ending": Ending(), "pushes": state}
     return Mock(engine=engine, clock_s=NOW_S, **parts)
 
