@@ -22,7 +22,7 @@ export class Result {
     const numbers = [
       run.val_accuracy !== null && ["accuracy", percent(run.val_accuracy, 1), "accuracy reached"],
       ["time", `${amount(run.time_s)} s`, `${clock}, ${epochs}`],
-      run.idle !== null && ["waiting", percent(run.idle, 0), "of the workers' time was waiting"],
+      run.idle !== null && ["waiting", percent(run.idle, 0), "of time spent waiting"],
       run.staleness !== null && ["staleness", run.staleness.toFixed(1), "versions stale (mean)"],
     ];
     const next = run.strategy === "asp" ? "bsp" : "asp";
