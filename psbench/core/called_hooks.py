@@ -94,7 +94,7 @@ CALLED_IN_ALL: dict[str, tuple[str, ...]] = {
     "placement": ("ranges", "balance", "worker_bytes", "bytes_up", "bytes_down"),
     # a rule with a time alone is asked nothing else: see `never_asked`
     "switching": ("on_applied", "on_evaluated", "on_push", "on_timer", "on_switch_requested", "why_not"),
-    "codec": ("num_bits", "num_bytes", "encode", "decode", "at", "on_push", "on_release"),
+    "codec": ("num_bits", "num_bytes", "takes", "encode", "decode", "at", "on_push", "on_release"),
 }
 
 

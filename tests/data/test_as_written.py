@@ -248,7 +248,7 @@ UNREADABLE = {
         (PLAIN + "1,\xa01,0\n").encode(),
         "line 42, column 1 (b): '1' is not a number: it contains the special space",
     ),
-    "narrow space": ((PLAIN + "1\u202f000,1,0\n").encode(), "(U+202F)"),
+    "narrow space": ((PLAIN + "1\u202f000,1,0\n").encode(), "U+202F"),
     "other digits": ((PLAIN + "١,1,0\n").encode(), "line 42, column 0 (a): '١' is not a number"),
     "underscore": ((PLAIN + "1,1,1_0\n").encode(), "line 42, column 2 (kind): '1_0' is not a number"),
     "long field": ((PLAIN + "1" * 200_000 + ",1,0\n").encode(), "line 42"),

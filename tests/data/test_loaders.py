@@ -152,7 +152,7 @@ def test_loaders_for_each_worker_have_their_shares():
 
 REFUSED = {
     "weighted": (lambda: WeightedRandomSampler([1.0] * 50, 30), "weight the classes in your own loss"),
-    "with replacement": (lambda: RandomSampler(WHOLE, replacement=True), "by chance with replacement"),
+    "with replacement": (lambda: RandomSampler(WHOLE, replacement=True), "at random with replacement"),
     "some": (lambda: RandomSampler(WHOLE, num_samples=20), "draws 20 of 50 samples at random"),
     "a user's, by chance": (Half, "the Half of the DataLoader draws different samples in every pass"),
     "without end": (Endless, "more than 500 samples in a pass"),

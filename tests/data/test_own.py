@@ -410,7 +410,7 @@ BAD = {
     "one-hot": (lambda: as_data((X, np.eye(3, dtype=int)[Y])), "give y.argmax(1)"),
     "no targets": (lambda: as_data(X), "an array of shape (60, 4) alone has no targets"),
     "list of two arrays": (lambda: as_data([X, Y]), "give inputs and targets as a tuple (X, y)"),
-    "three arrays": (lambda: as_data((X, Y, X)), "a tuple of 3"),
+    "three arrays": (lambda: as_data((X, Y, X)), "a tuple of length 3"),
     "other shape": (lambda: as_data((X, Y, X[:, :2], Y)), "samples of X are (4,)"),
     "identifiers": (
         lambda: as_data((np.zeros((3000, 1)), np.arange(3000))),

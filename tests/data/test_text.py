@@ -102,5 +102,5 @@ def test_a_file_that_is_no_text_is_refused(tmp_path, content, options, expected)
             with pytest.raises(DataError, match=re.escape(f"{strange!a} does not occur")):
                 text.encode(f"a{strange}")
         for token in (3, -1):
-            with pytest.raises(DataError, match=f"has tokens 0 to 2, and not {token}"):
+            with pytest.raises(DataError, match=f"has tokens 0 to 2, but not {token}"):
                 text.decode([0, token])

@@ -261,7 +261,7 @@ def test_neighbourhoods_are_saved_and_a_wrong_record_is_refused(tmp_path):
     record = json.loads(file.read_text())
     record["meta"]["neighbourhoods"]["shards"].pop()
     file.write_text(json.dumps(record))
-    with pytest.raises(PsbenchError, match="neighbourhoods: have not a number for each name and worker"):
+    with pytest.raises(PsbenchError, match="neighbourhoods: does not have a number for each name and worker"):
         ps.Run.load(tmp_path / "run")
 
 
