@@ -80,6 +80,6 @@ def test_what_a_browser_is_asked_to_install_is_there():
         each.name for each in needs if not each.marker or each.marker.evaluate({"sys_platform": "emscripten"})
     }
     # Pyodide has wheels of these, or they are pure Python
-    pure = {"altair", "cloudpickle", "jinja2", "pydantic", "rich"}
+    pure = {"altair", "cloudpickle", "jinja2", "markdown-it-py", "pydantic", "rich"}
     assert browser == pure | {"numpy", "pandas", "pillow", "pyarrow", "pyyaml", "scipy"}
     assert all(each.marker is None or each.marker.evaluate() for each in needs)  # here all are

@@ -167,7 +167,7 @@ def test_what_does_not_give_them_is_refused():
     for other, says in (
         (
             {"communication": {"name": "local_sgd"}},
-            "of which local_sgd gives one; define 'payload'",
+            "but local_sgd pushes one; override 'payload'",
         ),
         ({"consistency": "k_batch_bsp"}, "a push that waits for a commit k_batch_bsp"),
     ):
@@ -253,7 +253,7 @@ def test_the_contract_tries_answers_of_several_vectors():
 
 def test_what_cannot_send_the_state_is_refused():
     with pytest.raises(
-        ParameterError, match=r"sharded has .* a share .* several_reads_control needs all of it"
+        ParameterError, match=r"under sharded a worker holds a share .* several_reads_control needs all of it"
     ):
         reading(placement="sharded")
 

@@ -205,7 +205,9 @@ def test_online_batch_computes_all_losses_when_that_is_due():
 def test_a_curriculum_grows_by_its_pacing():
     part = Curriculum(share=0.2, growth=2.0, every=3, column="difficulty")
     made = chooser(part, column=np.arange(10)[::-1].astype(float))
-    seen = [set(each.positions.tolist()) for each in choices(made, 12, 4)]
+    seen = [
+        set(each.positions.tolist()) for each in choices(made, 12, 4, lambda p: {"loss": np.zeros(len(p))})
+    ]
     assert set().union(*seen[:3]) == {8, 9}
     assert set().union(*seen[3:6]) == {6, 7, 8, 9}
     assert set().union(*seen[6:9]) <= set(range(2, 10))
