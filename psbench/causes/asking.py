@@ -93,7 +93,7 @@ def why(
     >>> asp, bsp = (ps.Experiment(strategy=name, **common) for name in ("asp", "bsp"))
     >>> answer = ps.why(asp, bsp, seeds=2, processes=1, progress=False)
     >>> sorted(answer.causes)
-    ['amount', 'staleness']
+    ['amount', 'rate', 'staleness']
     """
     wanted = _causes(causes)
     if type(seeds) is not int or seeds < 1:

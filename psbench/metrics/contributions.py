@@ -205,7 +205,7 @@ def _starved(used: int, unused: Mapping[str, int]) -> str:
     """Return the warning about a worker; empty if enough of its gradients are used.
 
     >>> _starved(0, {"late": 3, "delay": 9})
-    '0 of 12 gradients used (9 delay, 3 late), so its shard was never learned'
+    '0 of 12 gradients used (9 delay, 3 late), so the model never learned its shard'
     """
     finished = used + sum(unused.values())
     why = ", ".join(

@@ -193,7 +193,7 @@ def test_it_learns_replays_and_loses_workers(name):
         ({"placement": "gossip"}, "use placement 'peers'"),
         ({"consistency": "bsp"}, "use consistency"),
         ({"aggregation": "pair_average"}, "use aggregation 'group_average'"),
-        ({"communication": "every_step"}, "without models of their own"),
+        ({"communication": "every_step"}, "have no models of their own"),
     ],
 )
 def test_parts_of_another_family_are_refused(parts, message):

@@ -164,7 +164,7 @@ def test_a_residual_of_one_vector_is_not_added_to_two():
 
 def test_halves_of_it_are_refused_by_themselves():
     for other, says in (
-        ({"communication": "local_sgd"}, "of which local_sgd gives none; use communication 'corrected_sgd'"),
+        ({"communication": "local_sgd"}, "but local_sgd sends none; use communication 'corrected_sgd'"),
         ({"aggregation": "model_average"}, "model_average sends none; use aggregation 'control_variates'"),
         ({"consistency": "asp"}, "control_variates treats a commit as the work of all workers"),
     ):

@@ -169,7 +169,7 @@ def test_what_does_not_give_them_is_refused():
             {"communication": {"name": "local_sgd"}},
             "but local_sgd pushes one; override 'payload'",
         ),
-        ({"consistency": "k_batch_bsp"}, "a push that waits for a commit k_batch_bsp"),
+        ({"consistency": "k_batch_bsp"}, "under k_batch_bsp a push that waits for a commit has one"),
     ):
         with pytest.raises(ParameterError, match=says):
             strategy(**other)
