@@ -371,7 +371,7 @@ def test_a_checkpoint_of_another_experiment_is_refused_by_name(tmp_path, capsys)
         (toy("bsp", model="mlp"), "model.name was 'linear' and is 'mlp'"),
         (toy("bsp", cluster={"workers": 4}), "cluster"),
         (toy("bsp", optimizer={"name": "sgd", "lr": 0.5}), "optimizer.lr was 0.1 and is 0.5"),
-        (toy("bsp", timing_only=True), "without one"),
+        (toy("bsp", timing_only=True), "cannot be resumed as timing-only"),
     ):
         with pytest.raises(SpecError, match=field):
             run(changed, start=tmp_path)

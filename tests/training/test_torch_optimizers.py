@@ -159,7 +159,7 @@ def test_slices_of_a_vector_step_as_the_whole(name):
         (
             {"name": "sgd", "schedule": {"name": "linear", "epochs": 2, "warmup": 2}},
             ParameterError,
-            "leaves nothing",
+            "leaves no epochs",
         ),
         ({"name": "sgd", "clip": {}}, ParameterError, "either norm or value"),
         ({"name": "sgd", "clip": {"norm": 1, "value": 1}}, ParameterError, "either norm or value"),

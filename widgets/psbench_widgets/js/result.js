@@ -68,7 +68,8 @@ function whoWaited({ waiting, workers }) {
   if (!rounded(most)) return "No worker waited.";
   const together = order.filter((place) => waiting[place] > waiting[most] - ALIKE).sort((a, b) => a - b);
   const lowest = Math.min(...together.map(rounded));
-  const range = lowest < rounded(most) ? `${lowest} to ${percent(waiting[most], 0)}` : percent(waiting[most], 0);
+  const highest = percent(waiting[most], 0);
+  const range = lowest < rounded(most) ? `${lowest} to ${highest}` : highest;
   const all = together.length === workers.length;
   const many = `${together.length} of ${workers.length} workers`;
   const named = names(together.map((place) => workers[place]));
