@@ -356,7 +356,7 @@ def test_ranking_and_curve(measured, tmp_path):
     text = curve.write(tmp_path / "bound.html").read_text()
     assert all(word in text for word in ("staleness_bound=8", "Fastest: ssp", "90 %", '"low"'))
     assert found.chart().to_dict()["vconcat"][0]["height"] == 3 * 34  # a row for each strategy
-    with pytest.raises(ps.SpecError, match=r"written as \.html, \.svg"):
+    with pytest.raises(ps.SpecError, match=r"must end in \.html, \.svg"):
         curve.write(tmp_path / "bound.doc")
     assert "not distinguishable: ssp" in str(found) or "not distinguishable: bsp" in str(found)
 
@@ -409,8 +409,8 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path, monkeypatch):
         '{"version": 7, "runs": {}}': "version: must be 1, got 7",
         "3": "must be a mapping, got 3",
         "{": "is not JSON",
-        json.dumps(facts | {"runs": {"fit": 10**8}}): "runs.fit: says 100000000 runs, and .* has 2",
-        json.dumps(facts | {"runs": {"fit": 2, "fit of 2": 1}}): "runs.fit of 2: says 1 runs, and .* has 0",
+        json.dumps(facts | {"runs": {"fit": 10**8}}): "runs.fit: declares 100000000 runs, but .* has 2",
+        json.dumps(facts | {"runs": {"fit": 2, "fit of 2": 1}}): "runs.fit of 2: declares 1 runs, but .* has 0",
         json.dumps(facts | {"runs": {"fit": -1}}): "runs.fit: must be greater than 0, got -1",
         json.dumps(facts | {"runs": {"live/k-sync": 2}}): "runs: has no fit",
         json.dumps(facts | {"runs": [2]}): "runs: must be a mapping",
