@@ -15,7 +15,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.state import CheckpointState
 from psbench.core.specification import problem
 from psbench.core.stop import Stop
-from psbench.errors import DataError, SpecError, in_short
+from psbench.errors import DataError, SpecError, in_short, naming
 from psbench.experiment import Experiment
 from psbench.training.build import Workload
 from psbench.training.local_model import EPOCH
@@ -88,7 +88,9 @@ def check_state(path: Path, state: Mapping[str, Any]) -> None:
 
 def _check_experiment(path: Path, spec: Mapping[str, Any], experiment: Experiment) -> None:
     # read again, so that fields that were left out have their defaults
-    before, now = Experiment.from_spec(spec, where=str(path)).spec(), experiment.spec()
+    with naming(str(path)):
+        before = Experiment.from_spec(spec, where=str(path)).spec()
+    now = experiment.spec()
     for field in sorted({*before, *now} - {*FREE}):
         if where := _difference(before.get(field), now.get(field), field):
             free = ", ".join(FREE[:-1])
