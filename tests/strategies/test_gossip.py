@@ -134,7 +134,9 @@ def test_moshpit_averaging_is_exact_after_an_exchange_along_each_axis(size, n, r
 
 
 def test_levels_that_never_meet_are_refused():
-    with pytest.raises(ps.errors.ParameterError, match=r"connect only 4 of 6 workers.* add a level such as \[8, 6\]"):
+    with pytest.raises(
+        ps.errors.ParameterError, match=r"connect only 4 of 6 workers.* add a level such as \[8, 6\]"
+    ):
         ps.Experiment(
             strategy=made("hierarchical_sgd", "hierarchical", levels=[(1, 4)]), cluster={"workers": 6}
         )

@@ -410,7 +410,9 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path, monkeypatch):
         "3": "must be a mapping, got 3",
         "{": "is not JSON",
         json.dumps(facts | {"runs": {"fit": 10**8}}): "runs.fit: declares 100000000 runs, but .* has 2",
-        json.dumps(facts | {"runs": {"fit": 2, "fit of 2": 1}}): "runs.fit of 2: declares 1 runs, but .* has 0",
+        json.dumps(
+            facts | {"runs": {"fit": 2, "fit of 2": 1}}
+        ): "runs.fit of 2: declares 1 runs, but .* has 0",
         json.dumps(facts | {"runs": {"fit": -1}}): "runs.fit: must be greater than 0, got -1",
         json.dumps(facts | {"runs": {"live/k-sync": 2}}): "runs: has no fit",
         json.dumps(facts | {"runs": [2]}): "runs: must be a mapping",
