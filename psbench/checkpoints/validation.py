@@ -29,7 +29,7 @@ FREE = (
     "timing_only",  # has a message of its own
 )
 #: what code raises that restores a state which is not one of its own
-RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError)
+RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, ArithmeticError)
 
 
 @contextmanager
