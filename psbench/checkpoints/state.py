@@ -30,6 +30,9 @@ from psbench.core.view import Status
 #: seconds since the run began
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
+#: a number that rows of a log have, which are of 32 bits
+Number = Annotated[int, Field(ge=0, lt=2**31)]
+Column = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 CountPair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
@@ -50,12 +53,12 @@ class LogPiece(_Declared):
 class WorkerViewState(_Declared):
     """A worker as the engine sees it."""
 
-    id: Count
+    id: Number
     status: Annotated[int, Field(ge=min(Status), le=max(Status))]
-    clock: Count
-    base_version: Count
-    ticket: Count
-    batch_size: Count
+    clock: Number
+    base_version: Number
+    ticket: Number
+    batch_size: Number
     fragment: Annotated[int, Field(ge=-1)] = -1
     fragment_updates: list[Count] = Field(default_factory=list)
 
@@ -63,9 +66,9 @@ class WorkerViewState(_Declared):
 class PushState(_Declared):
     """A push that is neither committed nor discarded."""
 
-    id: Count
-    worker: Count
-    ticket: Count
+    id: Number
+    worker: Number
+    ticket: Number
 
 
 class ViewState(_Declared):
@@ -75,17 +78,17 @@ class ViewState(_Declared):
     dataset_size: Annotated[int, Field(ge=1)]
     global_batch: Annotated[int, Field(ge=1)]
     now: Seconds
-    version: Count
+    version: Number
     samples: Count
     composition: Annotated[int, Field(ge=0, le=1)]
     num_active: Count
     num_computing: Count
     num_voted: Count
-    pushes: Count
-    committed: Count
-    discarded: Count
-    cancelled: Count
-    min_clock: Count
+    pushes: Number
+    committed: Number
+    discarded: Number
+    cancelled: Number
+    min_clock: Number
     workers: list[WorkerViewState]
     pending: list[PushState]
     clock_counts: list[CountPair]
@@ -110,6 +113,8 @@ class ViewState(_Declared):
                 "the counts of active, computing and voting workers do not match the workers, which give "
                 f"{found}"
             )
+        if self.samples >= 2**31 * self.dataset_size:
+            raise ValueError(f"samples: {self.samples} are too many epochs for a log")
         if late := [worker.id for worker in self.workers if worker.base_version > self.version]:
             raise ValueError(f"worker {late[0]} has a newer version of the model than the server")
         fragments = len(self.fragment_updates)
@@ -131,16 +136,16 @@ class EngineState(_Declared):
 class LoopState(_Declared):
     """State returned by `WorkerLoop.state_dict`."""
 
-    ticket: int
-    version: int
+    ticket: Number
+    version: Number
     exchanging: bool
-    chunk: Count
+    chunk: Number
     fragment: int = -1
     injection: dict[str, Any] = Field(default_factory=dict)
-    batch: Count = Field(alias="_batch")
+    batch: Number = Field(alias="_batch")
     chunk_orders: dict[str, Any] = Field(alias="_chunk_orders")
-    steps: Count = Field(alias="_steps")
-    samples: Count = Field(alias="_samples")
+    steps: Number = Field(alias="_steps")
+    samples: Number = Field(alias="_samples")
     compute_s: float = Field(alias="_compute_s")
     reported_s: float = Field(validation_alias=AliasChoices("_reported_s", "_told_s"))
     loss: float = Field(alias="_loss")
@@ -169,6 +174,8 @@ class WorkerPart(_Declared):
 def _declared(kind: type) -> type[BaseModel]:
     """Return a model with the fields of an event or action, without type conversion."""
     types = get_type_hints(kind)
+    # all but an allowance are columns of a log, or name something that is counted there
+    types |= {name: Column for name, type_ in types.items() if type_ is int and name != "allowance"}
     found: dict[str, Any] = {
         each.name: (types[each.name], ... if each.default is MISSING is each.default_factory else None)
         for each in fields(kind)
@@ -256,7 +263,7 @@ class CheckpointState(_Declared):
     workers: dict[Annotated[str, Field(pattern=r"^[0-9]+$")], WorkerPart]
     network: NetworkState
     stop_rules: StopRulesState = Field(validation_alias=AliasChoices("stop_rules", "ending"))
-    next_push: Count
+    next_push: Number
     ring_ends_s: Seconds
     handed_over_s: Seconds
     evaluated: Annotated[list[int], Field(min_length=2, max_length=2)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,11 @@ def run(
     begin = None if start is None else Start.read(start, experiment, path)
     run_id = new_run_id() if begin is None else begin.run_id
     with RunFolder.claim(path, run_id, begin, overwrite=overwrite) as target:
-        workload = Workload.build(experiment, whole_run=client is None) if workload is None else workload
+        if workload is None:
+            with (
+                nullcontext() if begin is None else naming(str(begin.path))
+            ):  # its specification is the file's
+                workload = Workload.build(experiment, whole_run=client is None)
         if begin is not None:
             check_against(begin.path, begin.checkpoint, workload)
             log.extend(begin.log.rows(), begin.log.texts)
