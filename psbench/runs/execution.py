@@ -85,9 +85,8 @@ def run(
     run_id = new_run_id() if begin is None else begin.run_id
     with RunFolder.claim(path, run_id, begin, overwrite=overwrite) as target:
         if workload is None:
-            with (
-                nullcontext() if begin is None else naming(str(begin.path))
-            ):  # its specification is the file's
+            # the specification of a run that goes on is the checkpoint's
+            with nullcontext() if begin is None else naming(str(begin.path)):
                 workload = Workload.build(experiment, whole_run=client is None)
         if begin is not None:
             check_against(begin.path, begin.checkpoint, workload)
