@@ -119,7 +119,7 @@ def exhibits(document: str) -> list[str]:
 
 
 def entries_of(document: str, row: dict) -> list[str]:
-    """Return what is in psbench of a row, as Markdown."""
+    """Return the places in psbench of a row, as Markdown."""
     parts = {(domain, name) for place in row["at"] for domain, name, own in cited()[document].get(place, ()) if own}
     found = [described(f"strategy {name}" if domain == "strategy" else f"part {domain} {name}") for domain, name in sorted(parts)]
     counts: dict[str, int] = {}

@@ -183,7 +183,7 @@ class Answer:
         rows = self._rows()
         parts = [f"{name} {_amount(rows[name], 'share')}" for name in self.causes]
         found.append(f"The shares of the causes: {', '.join(parts)}.")
-        found += [told for name in self.causes if (told := self._together(name, rows[name]))]
+        found += filter(None, [self._together(name, rows[name]) for name in self.causes])
         return " ".join([*found, *self._doubts()])
 
     def _over_seeds(self) -> str:

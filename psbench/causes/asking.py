@@ -29,6 +29,7 @@ from psbench.runs.sweeps.display import Display
 from psbench.runs.sweeps.execution import Progress, run_cells
 from psbench.seeds import Streams
 from psbench.system.cores import cores
+from psbench.system.private_apis import without_main
 
 Asked: TypeAlias = Run | Experiment | str | Path
 #: methods of which two causes must not both have a say
@@ -270,9 +271,11 @@ def _explain(
 def _side_by_side(questions: Sequence[_Question], processes: int) -> Iterator[tuple[int, PairAnswer]]:
     # by cloudpickle, as causes may be classes of a notebook
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        places = {
-            pool.submit(_packed_answer, cloudpickle.dumps(q)): place for place, q in enumerate(questions)
-        }
+        with without_main():  # or a script without a guard would run again in each process
+            places = {
+                pool.submit(_packed_answer, cloudpickle.dumps(each)): place
+                for place, each in enumerate(questions)
+            }
         for done in as_completed(places):
             yield places[done], cloudpickle.loads(done.result())
 

@@ -1,4 +1,4 @@
-"""Causes: what one recorded run may take from another, one thing each.
+"""Causes: properties that a counterfactual takes from another run, one each.
 
 A counterfactual keeps the schedule of run A, and takes the causes' value from run B. A cause is thus never
 switched off, but transplanted: what both runs have in common explains nothing of their difference.
@@ -16,7 +16,7 @@ from psbench.training.build import Workload
 
 
 class Cause:
-    """What a counterfactual of run A takes from run B; by default nothing.
+    """A property that a counterfactual of run A takes from run B; by default none.
 
     A subclass overrides one or two of the methods from `age` to `end`, and may refuse runs that it cannot be
     asked of, by raising `CannotAsk` in `check`. `check_cause` tests it.
@@ -53,7 +53,7 @@ class Cause:
         return recorded
 
     def factor(self, update: Update) -> float:
-        """Return what the rate of an update is multiplied by; the factors of several causes multiply."""
+        """Return the factor of an update's rate; the factors of several causes multiply."""
         return 1.0
 
     def optimizer(self, recorded: Optimizer) -> Optimizer:

@@ -45,7 +45,7 @@ def time_axis(data: Data, *columns: str) -> alt.Axis:
 
 
 def value_axis(number_format: str, **more: Any) -> alt.Axis:
-    """Return the axis of a curve's values; thousands and millions have letters, and 0 has none."""
+    """Return the axis of a curve's values; thousands and millions have SI prefixes."""
     given: dict[str, Any] = {"format": number_format or "~r"}
     given["tickCount"] = 5 if number_format.endswith("%") else 6
     if number_format == "~s":

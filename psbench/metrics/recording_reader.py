@@ -42,8 +42,8 @@ def recording(
     spans = spans_of(log, np.concatenate([since.open, rows])).in_order()
     states = _States(log, rows, since)
     whys, codes = explanations(log, spans, states.leads)
-    told = [place for place, why in enumerate(whys) if why in (WHY["switch"], WHY["hand-over"])]
-    spans.phase[np.isin(codes, told)] = STAGES.index(SWITCHING)
+    switching = [place for place, why in enumerate(whys) if why in (WHY["switch"], WHY["hand-over"])]
+    spans.phase[np.isin(codes, switching)] = STAGES.index(SWITCHING)
     spans, whys, codes = _with_switches(spans, whys, codes, _switches(rows, since.asked_s, end_of(rows))[0])
     handed, evaluated = pick(rows, Kind.HANDOVER), pick(rows, Kind.EVALUATED)
     return Recording(

@@ -1,6 +1,8 @@
 """Attribution: recorded schedules give the recorded bits, causes give the other run's, shares add up."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -273,6 +275,18 @@ def test_one_seed_is_said_to_be_no_answer_and_more_are_run_in_processes():
     assert two.pairs[0].shares == one.pairs[0].shares
     assert two.noise is not None
     assert [pair.seed for pair in two.pairs] == [0, 1]
+
+
+def test_a_script_without_a_guard_may_ask_in_processes(tmp_path):
+    script = tmp_path / "ask.py"
+    script.write_text(
+        "import psbench as ps\n"
+        "asp = ps.Experiment(strategy='asp', cluster={'workers': 2}, stop={'updates': 4})\n"
+        "answer = ps.why(asp, asp.but(strategy='bsp'), seeds=2, processes=2, progress=False)\n"
+        "print(len(answer.pairs))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n"
 
 
 # ---------------------------------------------------------------- causes of one's own

@@ -74,7 +74,7 @@ class PeerLinks:
         return ends
 
     def _advance(self, now: float) -> None:
-        """Change the rates to what they are now."""
+        """Update the link rates to the current time."""
         if now >= self._throttles.next_s:
             parts = self._throttles.at(now)
             self._up_s, self._down_s = (

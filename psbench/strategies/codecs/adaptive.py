@@ -162,7 +162,7 @@ class SendShare(Adaptive):
     -----
     Reduces to: the codec with its last value, if the share is 1, or if that is the only value.
     Our reading: the thesis lists the compression and not such a rule. The time under way has latency and
-    waiting too, which fewer bytes do not shorten; the prediction counts all of it, and is made anew with
+    waiting too, which fewer bytes do not shorten; the prediction counts all of it, and is made again with
     each push.
     """
 

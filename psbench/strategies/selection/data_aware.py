@@ -28,7 +28,7 @@ class DataAware(ByNeighbourhood):
     Our reading: the thesis gives the idea and no formula. A worker whose shard has no sample of some
     neighbourhood divides that share among the others, in proportion. Within a neighbourhood draws are
     uniform. Before the first evaluation the shares are n_h / N. With `by` = "random" it is a control: the
-    softmax is dealt to the neighbourhoods by chance, anew at every evaluation, and keeps its entropy.
+    softmax is dealt to the neighbourhoods by chance, again at every evaluation, and keeps its entropy.
     """
 
     name = "data_aware"
