@@ -7,6 +7,7 @@ here, so that a row of the file adds only what neither says.
 import csv
 import re
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import yaml
@@ -20,7 +21,6 @@ from psbench.core.part import REGISTRY
 from psbench.experiment import Experiment
 from psbench.references import resolve
 from psbench.strategies import CATALOGUE
-from psbench.system.plugins import installed
 
 HERE = Path(__file__).parent
 # the site is built from a copy of this folder under build/, two levels below the top as well
@@ -159,8 +159,7 @@ def described(where: str) -> str:
 @cache
 def commands() -> set[str]:
     """Return the names of psbench's commands, with those of the package of papers."""
-    own = {str(each.name) for each in app.registered_commands}
-    return own | {name for name, _ in installed(GROUP, own)}
+    return {str(each.name) for each in app.registered_commands} | entry_points(group=GROUP).names
 
 
 def _is_setting(name: str) -> bool:
