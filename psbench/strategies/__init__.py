@@ -61,6 +61,7 @@ from psbench.strategies.catalogue.time_optimal import malenia as malenia
 from psbench.strategies.catalogue.time_optimal import ringmaster as ringmaster
 from psbench.strategies.catalogue.transport import all_reduce as all_reduce
 from psbench.strategies.catalogue.transport import fsdp as fsdp
+from psbench.strategies.catalogue.transport import hogwild as hogwild
 from psbench.strategies.catalogue.transport import map_reduce as map_reduce
 from psbench.strategies.catalogue.transport import one_bit_adam as one_bit_adam
 from psbench.strategies.catalogue.transport import power_sgd as power_sgd

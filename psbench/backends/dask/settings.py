@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from psbench.core.collective import Replicas
+from psbench.core.shared_memory import SharedMemory
 from psbench.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ def check(experiment: Experiment) -> None:
         raise ParameterError(
             "cluster: throttles apply in virtual time only; a live run uses the links of its machines"
         )
+    for composition in experiment.strategy.compositions:
+        if isinstance(composition.placement, SharedMemory):
+            raise ParameterError(
+                f"strategy {composition.name!r}: workers of a live run share no memory; use the simulated "
+                "backend, or 'asp' on dask"
+            )
     if experiment.timing_only:
         raise ParameterError("timing_only: only the simulated backend can skip the gradients")
 
