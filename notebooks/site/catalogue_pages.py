@@ -47,7 +47,7 @@ TUTORIALS = {
     "03_strategy_switch": "all_reduce strategy_switch sync_switch",
     "08_local_updates": "local_sgd adacomm selsync",
     "09_edge": "hermes",
-    "10_batch_sizes": "dbs_sgd lb_bsp flex_rr",
+    "10_batch_sizes": "dbs_sgd lb_bsp flex_rr epsp",
     "11_compression": "double_squeeze",
     "12_mapreduce_vs_ps": "map_reduce",
     "13_late_gradients": "backup_workers dssp elastic_bsp n_softsync con_sgd dyn_sgd bounded_step osp early_epoch_stop drop_stragglers",

@@ -13,6 +13,7 @@ from __future__ import annotations
 from psbench.strategies import catalogue
 from psbench.strategies.catalogue.batch_sizes import dbs_sgd as dbs_sgd
 from psbench.strategies.catalogue.batch_sizes import drop_stragglers as drop_stragglers
+from psbench.strategies.catalogue.batch_sizes import epsp as epsp
 from psbench.strategies.catalogue.batch_sizes import flex_rr as flex_rr
 from psbench.strategies.catalogue.batch_sizes import lb_bsp as lb_bsp
 from psbench.strategies.catalogue.composition import Published as Published

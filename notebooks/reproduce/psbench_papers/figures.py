@@ -128,6 +128,7 @@ def _bar(found: Reproduction, drawing: Drawing, name: str, label: str) -> list[d
             if (row.experiment, row.baseline, row.measure, row.form)
             == (name, drawing.baseline, drawing.measure, drawing.form)
             and row.relation == "="
+            and row.value is not None
         ),
         None,
     )

@@ -84,7 +84,11 @@ class RowOutcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, in the unit of the published number."""
-        theirs = {"value": float(self.published.value), "relation": self.published.relation}
+        printed = self.published.value
+        theirs = {
+            "value": None if printed is None else float(printed),
+            "relation": self.published.relation,
+        }
         return {
             **{"paper": self.paper, "table": self.published.exhibit, "row": self.published.row},
             "place": self.published.place,
