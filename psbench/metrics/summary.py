@@ -66,7 +66,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
         `unused`, by reason (`metrics.contributions`), and the `class_distance` of what was trained on from
         the data (`metrics.group_distance`; None where classes are not known).
         `lost_updates` is there only where workers write into shared memory: how many updates were `written`,
-        how many of them were `hit`, and how many were `lost`, counted by the share of their entries.
+        how many were `lost`, counted by the share of their entries, and, simulated, how many were `hit`. Live
+        this is from `meta["lost_updates"]`, as the processes have counted it.
         `independence` (mean WI) is there only where a worker does more than a step between two requests.
         `servers` is there only with more than one server: for each composition with several its name, what
         each server holds at the start, and the imbalance of it (`Placement.balance`); `reassignments` only
@@ -127,6 +128,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
         lost = writes["lost"]
         counts = {"written": len(lost), "hit": int((lost > 0).sum()), "lost": float(lost.sum())}
         summary["lost_updates"] = counts
+    elif meta.get("lost_updates"):
+        summary["lost_updates"] = dict(meta["lost_updates"])
     voted = local_steps_ratio(log)
     summary |= {} if voted is None else {"local_steps": voted}
     own = mean_independence(log)
