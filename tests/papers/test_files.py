@@ -28,6 +28,9 @@ from psbench_papers.outcome import Reproduction, RowOutcome
 from psbench_papers.page import _compared, _paper, _percent, _seeds, write_page
 from psbench_papers.session import plan, stored_reproduction
 from psbench_papers.text import (
+    cells as cells_of,
+)
+from psbench_papers.text import (
     counts_line,
     how_to_run,
     readme_row,
@@ -667,3 +670,16 @@ def test_evidence_may_stand_beside_a_claim():
     content |= {"experiments": CONTENT["experiments"] | {"asp": {"setup": "a", "spec": {"strategy": "asp"}}}}
     paper = parse("toy", content, HEAD + TWO.format(value="0.5", mine="bsp", other="asp", form="ratio"))
     assert [claim.kind for claim in paper.claims] == ["claim", "evidence"]
+
+
+def test_a_row_that_prints_no_value_is_evidence_and_nothing_else():
+    """Such as an ablation that a paper announces; ours stands alone beside "not printed"."""
+    silent = {"name": "silent", "says": "Nothing was printed of this.", "rows": ["v"], "value": ""}
+    worse = accuracies("asp", *((r["val_accuracy"] - 0.05, 0.9) for r in BASE[3]))
+    found = toy([silent | {"of": "val_accuracy", "kind": "evidence"}], [BASE, worse])
+    (outcome,) = found.outcomes
+    assert cells_of(found.outcomes)[0][1:3] == ["not printed", "-5 (-5 to -5) points"]
+    assert outcome.as_dict()["theirs"] == {"value": None, "relation": "=", "error": 0.0}
+    assert found.claims[0].test is None
+    with pytest.raises(DataError, match="'v' has no printed value: it can be evidence only"):
+        toy([silent | {"of": "val_accuracy"}], [BASE, worse])

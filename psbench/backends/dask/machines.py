@@ -69,8 +69,8 @@ def check_one_host(client: Client, workload: Workload, placed: Mapping[str, str]
     if len({machine for machine, _ in found.values()}) > 1:
         hosts = ", ".join(sorted({get_address_host(address) for address in addresses}))
         raise BackendError(
-            f"strategy {sharing[0]!r}: its workers share the memory of one host, and they would be on {hosts}; "
-            "start enough Dask workers on one of them, or use 'asp'"
+            f"strategy {sharing[0]!r}: its workers share the memory of one host, and they would be on "
+            f"{hosts}; start enough Dask workers on one of them, or use 'asp'"
         )
 
 
