@@ -678,7 +678,7 @@ def test_a_row_that_prints_no_value_is_evidence_and_nothing_else():
     worse = accuracies("asp", *((r["val_accuracy"] - 0.05, 0.9) for r in BASE[3]))
     found = toy([silent | {"of": "val_accuracy", "kind": "evidence"}], [BASE, worse])
     (outcome,) = found.outcomes
-    assert cells_of(found.outcomes)[0][1:3] == ["not printed", "-5 (-5 to -5) points"]
+    assert cells_of(found.outcomes)[0][1:3] == ["not printed", "-5 (-5 to -5) pt"]
     assert outcome.as_dict()["theirs"] == {"value": None, "relation": "=", "error": 0.0}
     assert found.claims[0].test is None
     with pytest.raises(DataError, match="'v' has no printed value: it can be evidence only"):

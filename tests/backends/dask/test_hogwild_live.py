@@ -44,7 +44,7 @@ def test_live_several_workers_train_one_model():
     found = ThreadedRun(experiment(3)).run()
     assert found.error is None
     evaluations = found.log.evaluations()
-    assert evaluations[-1]["val_loss"] < 0.5 * evaluations[0]["val_loss"]
+    assert evaluations[-1]["val_loss"] < 0.7 * evaluations[0]["val_loss"]
     lost = found.outcome.facts["lost_updates"]
     assert lost["written"] >= len(found.log.of_kind(Kind.APPLY)["time_s"])  # some may be written at the end
     assert 0 <= lost["lost"] < lost["written"]

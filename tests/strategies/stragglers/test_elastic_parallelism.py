@@ -34,7 +34,7 @@ def test_without_a_straggler_nothing_changes():
     ]
 
 
-def test_the_fastest_worker_takes_so_much_of_a_straggler_that_both_end_together():
+def test_a_helper_takes_so_much_of_a_straggler_that_both_end_together():
     """Three machines of 4, 4 and 1 cores: 16 + x samples on 4 cores are 16 - x on 1 for x = 9.6."""
     ours, theirs = (run(each, workers=3, speed=[4.0, 4.0, 1.0]) for each in (epsp(), "bsp"))
     first, *rest = sizes(ours)
