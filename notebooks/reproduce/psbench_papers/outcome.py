@@ -416,7 +416,7 @@ def _pairs(claim: Claim, rows: Sequence[RowOutcome]) -> list[tuple[PublishedNumb
 
 def _moved(row: PublishedNumber, ours: Estimate, draws: Sequence[float]) -> Sensitivity:
     low, high = np.quantile(draws, [0.05, 0.95])
-    return Sensitivity(row.row, float(row.value), ours.mean, float(low), float(high), len(draws))
+    return Sensitivity(row.row, row.printed, ours.mean, float(low), float(high), len(draws))
 
 
 def _tested(claim: Claim, rows: Sequence[RowOutcome]) -> ClaimTest | None:

@@ -127,6 +127,13 @@ class PublishedNumber(_Data):
         return (tuple(sorted(pair)) if turned else pair, self.measure, form)
 
     @property
+    def printed(self) -> float:
+        """The value of a row that has one."""
+        if self.value is None:
+            raise ValueError(f"{self.row!r}: nothing was printed")
+        return float(self.value)
+
+    @property
     def rounding(self) -> float:
         """Half a unit of the last printed digit; 0 for an exact statement."""
         exponent = None if self.value is None else self.value.as_tuple().exponent

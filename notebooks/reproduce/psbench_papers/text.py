@@ -91,7 +91,7 @@ def theirs(outcome: RowOutcome) -> str:
         return "not printed"
     relation = {"=": "", ">": "more than ", "<": "less than "}[published.relation]
     about = "about " if published.reading_error else ""
-    return f"{relation}{about}{number(float(published.value), 4)}{_unit(outcome)}"
+    return f"{relation}{about}{number(published.printed, 4)}{_unit(outcome)}"
 
 
 def ours(outcome: RowOutcome, found: Estimate | None) -> str:
