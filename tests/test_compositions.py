@@ -133,7 +133,7 @@ def train(experiment):
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [70, *at_night(0)])
 def test_compositions_with_every_part_train_in_virtual_time(left):
-    """In few experiments: each has several of the parts that are still missing; by day some parts are left."""
+    """In few experiments, each with several of the parts that are still missing; by day some are left."""
     missing = [*PARTS, *SHARDINGS]
     while len(missing) > left:
         experiment = draw(streams_of(missing[0], 1000), missing[0])
