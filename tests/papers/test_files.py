@@ -518,6 +518,7 @@ def test_what_is_said_of_stored_results_is_as_reviewed(name):
     assert lines == golden.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.by_day(3)
 @names
 def test_no_two_curves_of_a_figure_look_alike(paper):
     """Strategies of a family share a colour; their lines then differ in the dash, in the legend too."""
