@@ -24,8 +24,9 @@ def lost_updates(log: EventLog) -> pd.DataFrame:
         `time_s` (end of the write), `worker`, `push`, `lost` (share of its entries that another worker wrote
         over, 0 to 1), `lost_so_far` and `written_so_far` (updates). Empty without writes that take time.
     """
-    rows = pick(log.rows(), Kind.HOLD, Kind.APPLY)
     texts, writing, written = log.texts, set[int](), []
+    # most runs have no such hold, and millions of rows
+    rows = pick(log.rows(), *([Kind.HOLD, Kind.APPLY] if WRITING in texts else []))
     for place, (kind, worker, text) in enumerate(rows[["kind", "worker", "text"]].tolist()):
         if kind == Kind.APPLY:
             if worker in writing:
