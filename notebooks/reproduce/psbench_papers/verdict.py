@@ -323,7 +323,7 @@ def separated_there(theirs: PublishedNumber) -> float | None:
     if not theirs.runs:
         return None
     if theirs.form == "sd_ratio":
-        ratio = theirs.printed ** 2
+        ratio = theirs.printed**2
         n = theirs.runs - 1
         return float(min(1.0, 2 * special.fdtrc(n, n, max(ratio, 1 / ratio))))
     if theirs.form != "difference" or theirs.sd is None or theirs.baseline_sd is None:

@@ -12,6 +12,7 @@ from psbench.backends.dask.machines import check_one_host
 from psbench.backends.dask.server.shared_model import SharedModel, SharedSlice
 from psbench.core.log import Kind
 from psbench.errors import BackendError, ParameterError
+from psbench.results.run import Run
 from psbench.training.build import Workload
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -49,6 +50,15 @@ def test_live_several_workers_train_one_model():
     assert lost["written"] >= len(found.log.of_kind(Kind.APPLY)["time_s"])  # some may be written at the end
     assert 0 <= lost["lost"] < lost["written"]
     assert not found.log.of_kind(Kind.PUSH)["bytes"].any()
+
+
+@pytest.mark.nightly
+def test_processes_share_the_memory_and_the_saved_run_says_so(tmp_path):
+    done = ps.run(experiment(2))
+    lost = done.summary()["lost_updates"]
+    assert lost["written"] >= done.summary()["updates"]
+    done.save(tmp_path / "run")
+    assert Run.load(tmp_path / "run").summary()["lost_updates"] == lost
 
 
 def test_what_another_process_writes_over_is_counted_as_lost():
