@@ -79,7 +79,6 @@ class SliceServer:
         """Close the slice, if there is one."""
         if self.slice is not None:
             self.slice.close()
-            self.slice = None
 
     def _begin(self, order: msg.BeginSlice) -> None:
         self.close()
