@@ -14,7 +14,7 @@ from psbench.errors import ParameterError
 class WorkerFault(Specification):
     """Something that happens to one worker."""
 
-    worker: int = Field(ge=0, description="whose")
+    worker: int = Field(ge=0, description="number of the worker")
 
 
 class Slowdown(WorkerFault):

@@ -213,7 +213,7 @@ class TableFile(DataSource):
 
 
 class CSV(TableFile):
-    """A table of numbers in CSV files of any size, in the layout of HIGGS, YearPredictionMSD or one of yours.
+    """A table of numbers in CSV files of any size, in the layout of HIGGS, YearPredictionMSD or your own.
 
     The files are read once, block by block, with dask.dataframe, and kept as arrays of 32-bit floats in files
     that are mapped to memory: training reads the rows of its mini-batches from there. A run with the same

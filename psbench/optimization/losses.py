@@ -183,7 +183,7 @@ class Hinge(_OfClasses):
 
 
 class BCE(_OfNumbers):
-    """Binary cross-entropy of logits: one logit for two classes, or one for each label that may hold."""
+    """Binary cross-entropy of logits: one logit for two classes, or one for each of several labels."""
 
     name = "bce"
     source = "torch.nn.functional.binary_cross_entropy_with_logits"

@@ -68,7 +68,7 @@ class _Declared(Metric):
 
     of_all = True
 
-    better: Literal["higher", "lower"] | None = parameter(None, "which values are better")
+    better: Literal["higher", "lower"] | None = parameter(None, "whether higher or lower values are better")
 
     @property
     def lower_is_better(self) -> bool | None:  # pyrefly: ignore[bad-override]

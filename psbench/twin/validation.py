@@ -159,7 +159,8 @@ class Validation:
         noise = percent(self.noise_floor, 1)
         yield f"noise floor: the seconds per update of single live runs deviate by {noise} over all cells"
         if worst := max(map(abs, self.replays.values()), default=0.0):
-            yield f"(a) replays with measured times: {'' if worst < 0.01 else 'NOT '}within 1 % (worst {percent(worst, 3)})"
+            within = "within" if worst < 0.01 else "NOT within"
+            yield f"(a) replays with measured times: {within} 1 % (worst {percent(worst, 3)})"
         for part, what in _PARTS.items():
             rows = [each for each in self.cells if each.part == part]
             if rows:
@@ -177,8 +178,8 @@ class Validation:
         if found := self.winners():
             verdict = "right" if found["right"] else "WRONG"
             yield (
-                f"(c) fastest per epoch: {found['live']} live, {found['predicted']} predicted; the predicted one "
-                f"takes {percent(found['behind'], 1)} longer live: {verdict}"
+                f"(c) fastest per epoch: {found['live']} live, {found['predicted']} predicted; the "
+                f"predicted one takes {percent(found['behind'], 1)} longer live: {verdict}"
             )
 
     def _cause(self, cell: LiveAndTwin) -> str:

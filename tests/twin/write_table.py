@@ -1,4 +1,4 @@
-"""Write the results of `psbench twin --out FOLDER` into the page of measurements, and store them beside the tests.
+"""Write the results of `psbench twin --out FOLDER` into the page of measurements and beside the tests.
 
 python -m tests.twin.write_table FOLDER/results.json "24 November 2026, two quiet cores"
 """
