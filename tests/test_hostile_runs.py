@@ -429,5 +429,5 @@ def test_the_identity_of_another_run_is_shown_in_one_line(saved, tmp_path):
     folder = Path(shutil.copytree(saved["bsp"], tmp_path / "run"))
     model = Checkpoint.load(folder / "model.npz")
     Checkpoint(model.tensors, {"run_id": "a\nb"}).save(folder / "model.npz")
-    with pytest.raises(DataError, match=r"model.npz: belongs to another run \('a\\nb'\)"):
+    with pytest.raises(DataError, match=r"model.npz: belongs to a different run \('a\\nb'\)"):
         Run.load(folder)

@@ -171,7 +171,7 @@ class Answer:
             f"{_amount(gap, 'gap', signed=False)} {than} than that of {self.against}{self._over_seeds()}."
         ]
         if not self.causes:
-            return f"{found[0]} The runs differ in none of the causes that were asked for."
+            return f"{found[0]} The runs differ in none of the tested causes."
         rest = self._spread("rest", lambda shares: shares.rest)
         if not self.explains:
             found.append(
@@ -214,12 +214,12 @@ class Answer:
         if noise is None:
             change = self.pairs[0].placebo
             return [
-                f"Another draw of the mini-batches alone changes it by {change:+.3g}. One seed is no answer: "
-                "ask with several."
+                f"Another draw of the mini-batches alone changes it by {change:+.3g}. One seed is not "
+                "enough: repeat with several."
             ]
         return [
             f"Another draw of the mini-batches alone changes it by {noise:.3g} (standard deviation); a "
-            "smaller share is no finding."
+            "smaller share proves nothing."
         ]
 
     def text(self, width: int | None = None) -> str:
@@ -233,7 +233,7 @@ class Answer:
             for row in self.frame().to_dict("records")
         ]
         headings = [f"part of {self.value}", "share", "replaced alone", "replaced last"]
-        remarks = [f"not asked: {name}: {reason}" for name, reason in self.refused.items()]
+        remarks = [f"not tested: {name}: {reason}" for name, reason in self.refused.items()]
         sentence = textwrap.fill(self.sentence, width or 100)
         return f"{sentence}\n\n{table_text(headings, rows, remarks, width)}"
 

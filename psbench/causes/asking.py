@@ -308,7 +308,8 @@ def _answer(question: _Question) -> PairAnswer:
         if own != _last(mine, question.value) or not same:
             raise CannotAsk(
                 f"why: {mine.experiment.title}: with nothing replaced, its schedule does not give the "
-                "recorded model; it was computed on another machine, or by something that is not recomputed"
+                "recorded model; the run was computed on another machine, or by something that cannot be "
+                "recomputed"
             )
         shares = shares_of(
             [cause.name for cause in asked], value, _last(other, question.value), mine.experiment.seed
@@ -353,9 +354,7 @@ def _longer(schedule: Schedule, samples: int) -> Schedule:
     made = Schedule.of(run_experiment(run.experiment.but(stop=stop)))
     for old, new in zip(schedule.updates, made.updates, strict=False):
         if old.apply.lr_scale != new.apply.lr_scale or _made_of(old) != _made_of(new):
-            raise CannotAsk(
-                "amount: the run decides otherwise when it runs for longer, so it cannot be continued"
-            )
+            raise CannotAsk("amount: a longer run would decide differently, so the run cannot be continued")
     enough = next(
         place for place, item in enumerate(made.items) if isinstance(item, Update) and item.ends > samples
     )

@@ -102,8 +102,8 @@ def _needs_gradients(schedule: Schedule, cause: str) -> None:
     """Refuse pushes that are differences of models, which no rate of the server's applies to."""
     if (kind := schedule.composition.aggregation.payload) != "gradient":
         raise CannotAsk(
-            f"{cause}: {schedule.composition.name} pushes {kind}s of local steps, whose "
-            f"{cause} is not that of an update"
+            f"{cause}: {schedule.composition.name} pushes {kind}s of local steps, whose {cause} differs "
+            "from that of an update"
         )
 
 

@@ -129,7 +129,7 @@ class Schedule:
         check_recomputable(run.experiment)
         if run.parameters is None:
             raise CannotAsk(
-                f"{run.experiment.title}: its model is not there, so nothing can be compared with it"
+                f"{run.experiment.title}: its model is missing, so nothing can be compared with it"
             )
         schedule = cls(run)
         reader = _Reader(schedule)
@@ -200,7 +200,7 @@ class _Reader:
         first, end = decision.rows
         kind = self._kinds[first]
         if kind == Kind.RESUME:
-            raise CannotAsk(f"row {first}: a run that was resumed is not recomputed")
+            raise CannotAsk(f"row {first}: a resumed run cannot be recomputed")
         if kind == Kind.EVALUATED:
             self._items.append(Evaluation(first))
         if isinstance(event := decision.event, Push) and kind == Kind.PUSH:
@@ -215,7 +215,7 @@ class _Reader:
             elif isinstance(action, Discard):
                 self._items.append(Dropped(action.push))
             elif isinstance(action, Handover | Mix):
-                raise CannotAsk(f"row {first}: {type(action).__name__} is not recomputed")
+                raise CannotAsk(f"row {first}: {type(action).__name__} cannot be recomputed")
 
     def _begin(self, release: Release, samples: int) -> None:
         self._items.append(Begin(release, samples))
@@ -243,7 +243,7 @@ def check_recomputable(experiment: Experiment) -> None:
         raise CannotAsk(f"{experiment.title}: a timing-only run has no gradients to recompute")
     compositions = experiment.strategy.compositions
     if len(compositions) > 1:
-        raise CannotAsk(f"{experiment.title}: a run that switches strategies is not recomputed")
+        raise CannotAsk(f"{experiment.title}: a run that switches strategies cannot be recomputed")
     only = compositions[0]
     if reason := _why_not(only):
         raise CannotAsk(f"{only.name}: {reason}")
@@ -262,4 +262,4 @@ def _why_not(composition: Strategy) -> str:
         "its selection chooses samples by what a model has learnt": composition.selection.chooses,
     }
     found = next((reason for reason, holds in reasons.items() if holds), "")
-    return f"{found}, which is not recomputed" if found else ""
+    return f"{found}, which cannot be recomputed" if found else ""

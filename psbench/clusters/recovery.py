@@ -58,11 +58,11 @@ class Recovery(Specification):
         """
         if self.min_workers is not None and self.min_workers > num_workers:
             raise ParameterError(
-                f"recovery.min_workers: {self.min_workers}, and the cluster has {num_workers} workers"
+                f"recovery.min_workers: {self.min_workers}, but the cluster has {num_workers} workers"
             )
         if self.replica_every > 1 and not self.replicas:
             raise ParameterError(
-                f"recovery.replica_every: {self.replica_every}, and there is no replica; set replicas to 1"
+                f"recovery.replica_every: {self.replica_every}, but there is no replica; set replicas to 1"
             )
         for composition in compositions if self.replicas else ():
             if why := unreplicable(composition):

@@ -207,7 +207,8 @@ class TableFile(DataSource):
                 raise ParameterError(f"data {self.name!r}: {name!r} is the target; remove it from keep")
         if {*self.keep, names[target], *(names[place] for place in index)} == set(names):
             raise ParameterError(
-                f"data {self.name!r}: no column is left for inputs beside {names[target]!r}; keep fewer"
+                f"data {self.name!r}: no column is left for inputs beside {names[target]!r}; keep fewer "
+                "columns"
             )
         return tuple(names.index(name) for name in self.keep)
 

@@ -98,7 +98,7 @@ class Model(Part):
             if "overflow" not in str(error).lower():
                 raise
             raise ParameterError(
-                f"model {self.name!r}: a layer has more parameters than 64 bits count; make it smaller"
+                f"model {self.name!r}: a layer has more parameters than 64 bits can count; make it smaller"
             ) from None
 
     def initialise(self, network: nn.Module, generator: Generator) -> None:

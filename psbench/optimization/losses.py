@@ -33,7 +33,7 @@ class Loss(Part):
 
     def total(self, outputs: Any, targets: Tensor) -> Total:
         """Return the sum over a batch, and its number of samples; for a loss that `adds_up`."""
-        raise NotImplementedError(f"{type(self).__name__} must define total, as it adds up")
+        raise NotImplementedError(f"{type(self).__name__} must define total, because it adds up samples")
 
     def of_each(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the loss of each sample, (B,), by default one sample after the other.

@@ -191,7 +191,7 @@ class SGD(Optimizer):
     def _has_momentum(self) -> Self:
         if self.nesterov and not self.momentum:
             raise ParameterError(
-                f"optimizer {self.name!r}: nesterov needs a momentum, which is 0; set momentum, such as "
+                f"optimizer {self.name!r}: nesterov needs a momentum above 0; set momentum, such as "
                 "0.9, or remove nesterov"
             )
         return self

@@ -291,7 +291,7 @@ def _check_one_run(run_id: str | None, owners: dict[Path, str | None]) -> None:
     for path, other in owners.items():
         if other != run_id:
             raise DataError(
-                f"{path}: belongs to another run ({in_short(other)}) than run.json ({in_short(run_id)}); "
+                f"{path}: belongs to a different run ({in_short(other)}) from run.json ({in_short(run_id)}); "
                 "keep each run in a folder of its own"
             )
 

@@ -279,7 +279,7 @@ def _check_outputs(what: str, outputs: Any, data: Dataset, loss: Loss) -> None:
         warnings.warn(
             f"{what} returns {logits} numbers per sample, but data {data.name!r} has {data.num_outputs} "
             f"classes: the other {logits - data.num_outputs} are never right; set classes={logits} if the "
-            "data only lacks them",
+            "data merely has no sample of them",
             DoubtfulComposition,
             stacklevel=2,
         )

@@ -102,7 +102,7 @@ class _Profile(FileData):
         if found != (workers, workers, 2 * workers):
             raise ValueError(f"cluster: does not have the {workers} workers of holds_for")
         if not all(self.cluster.link_time.seconds):
-            raise ValueError("cluster.link_time.seconds: an end has no seconds")
+            raise ValueError("cluster.link_time.seconds: one direction of a link has no measurement")
         return self
 
 

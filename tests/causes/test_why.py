@@ -270,7 +270,7 @@ def test_every_run_behind_an_answer_opens_like_any_run(tmp_path):
 
 def test_one_seed_is_said_to_be_no_answer_and_more_are_run_in_processes():
     one = why(experiment(), experiment("bsp"), ["staleness"], seeds=1, progress=False)
-    assert "One seed is no answer" in one.sentence
+    assert "One seed is not enough" in one.sentence
     two = why(experiment(), experiment("bsp"), ["staleness"], seeds=2, processes=2, progress=False)
     assert two.pairs[0].shares == one.pairs[0].shares
     assert two.noise is not None
@@ -371,4 +371,4 @@ def test_wrong_arguments_are_refused_before_a_run_is_made():
 def test_a_cause_that_cannot_be_asked_is_left_out_and_listed():
     answer = why(experiment(optimizer="adam"), experiment("bsp", optimizer="adam"), seeds=1, progress=False)
     assert {"rate", "momentum"} <= answer.refused.keys()
-    assert "not asked: rate" in answer.text(100)
+    assert "not tested: rate" in answer.text(100)

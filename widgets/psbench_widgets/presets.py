@@ -53,7 +53,7 @@ class MeasuredPreset(Preset):
         if not PROFILE.is_file():
             raise DataError(
                 f"{PROFILE}: is not in this folder; measure yours with `psbench calibrate` (a minute), "
-                "or copy a profile measured elsewhere to it"
+                "or copy an existing profile into it"
             )
         strategy = {"name": "ssp", "staleness_bound": 3}
         return Calibration.read(PROFILE).experiment_of(strategy).but(name=self.title, stop=_SHORT)

@@ -99,7 +99,7 @@ class Krum(_ByProducts):
         """Require the number of workers of the paper's guarantee."""
         if self.faulty and num_workers < 2 * self.faulty + 3:
             raise ParameterError(
-                f"krum: {self.faulty} wrong pushes can be detected among at least {2 * self.faulty + 3} "
+                f"krum: detecting {self.faulty} faulty pushes needs at least {2 * self.faulty + 3} "
                 f"workers, but there are {num_workers}"
             )
 

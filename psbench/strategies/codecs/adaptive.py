@@ -125,7 +125,8 @@ class Adaptive(Codec):
                 return each.decode(packed, size)
         lengths = ", ".join(f"{each.num_bytes(size):,}" for each in self.settings)
         raise CodecError(
-            f"codec {self.name!r}: {size:,} entries take {lengths} bytes by the setting, got {len(packed):,}"
+            f"codec {self.name!r}: {size:,} entries take {lengths} bytes, depending on the setting, got "
+            f"{len(packed):,}"
         )
 
     # ---------------------------------------------------------------- the choice

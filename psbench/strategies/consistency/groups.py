@@ -23,8 +23,8 @@ class _Groups(FormsGroups):
         """Raise ParameterError if there are fewer workers than a group has."""
         if self.group_size > num_workers:
             raise ParameterError(
-                f"consistency {self.name!r}: a group of {self.group_size} cannot be formed of {num_workers} "
-                f"workers; set group_size to {num_workers} or less"
+                f"consistency {self.name!r}: a group of {self.group_size} cannot be formed from "
+                f"{num_workers} workers; set group_size to {num_workers} or less"
             )
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:

@@ -183,7 +183,9 @@ class MapReduceDriver(PromptDriver):
                     self.ending.stop()
             return self._finish()
         except RolesLost as error:
-            raise WorkerLost(f"{', '.join(error.roles)} is gone, its process killed or frozen") from None
+            raise WorkerLost(
+                f"{', '.join(error.roles)} is gone: its process was killed or is frozen"
+            ) from None
         finally:
             self._let_go()
 
