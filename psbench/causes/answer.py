@@ -1,4 +1,4 @@
-"""The answer to `why`: a sentence, a waterfall, a table, and the runs that it rests on."""
+"""The answer to `why`: a sentence, a waterfall, a table, and the underlying runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PairAnswer:
 
 @dataclass(frozen=True)
 class Answer:
-    """Why one run ends with another value than a second one.
+    """Explanation of the difference between the final values of two runs.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Answer:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """The causes that could not be asked, with the reasons."""
+        """The causes that could not be tested, with the reasons."""
         return {name: reason for pair in self.pairs for name, reason in pair.refused.items()}
 
     def frame(self) -> pd.DataFrame:
@@ -191,7 +191,7 @@ class Answer:
         return f" (mean over {number} seeds, with 95 % intervals)" if number > 1 else " (one seed)"
 
     def _together(self, name: str, row: Mapping[str, float]) -> str:
-        """Return how a cause acts with another one, if its share hides that."""
+        """Return a sentence on a cause's effect together with another one, if its share hides that effect."""
         share, first, last = row["share"], row["first"], row["last"]
         joint = {
             (set(two) - {name}).pop(): abs(effect)

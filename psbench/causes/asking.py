@@ -49,7 +49,7 @@ def why(
     folder: str | Path | None = None,
     progress: bool = True,
 ) -> Answer:
-    """Explain why one run ends with another value than a second one.
+    """Explain the difference between the final values of two runs.
 
     The schedule of `run` is kept as recorded, and trained again with some causes taken from `against`: such
     as the age that gradients have there, or its effective rate. Every combination of causes is computed, and
@@ -114,7 +114,7 @@ def why(
 
 
 def _causes(given: Sequence[str | type[Cause]] | None) -> list[type[Cause]]:
-    """Return the classes of the causes, none of which replaces what another replaces."""
+    """Return the classes of the causes; no two of them may replace the same method."""
     if given is None:
         return list(CAUSES.values())
     found: list[type[Cause]] = []
@@ -209,7 +209,7 @@ def _paired(mine: Sequence[Run], other: Sequence[Run]) -> list[tuple[Run, Run]]:
 
 
 def _check_experiments(mine: Experiment, other: Experiment, causes: Sequence[type[Cause]]) -> None:
-    """Refuse experiments that do not compare, and causes that cannot be asked of them."""
+    """Refuse experiments that cannot be compared, and causes that cannot be tested on them."""
     for field in ("data", "model", "loss"):
         a, b = (each.spec().get(field) for each in (mine, other))
         if a != b:
@@ -319,7 +319,7 @@ def _answer(question: _Question) -> PairAnswer:
 
 
 def _bound(question: _Question, a: Schedule, b: Schedule) -> tuple[list[Cause], Mapping[str, str]]:
-    """Return the causes that differ, and why others cannot be asked."""
+    """Return the causes in which the runs differ, and the reasons why others cannot be tested."""
     asked, refused = [], {}
     for kind in question.causes:
         try:

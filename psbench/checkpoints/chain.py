@@ -192,7 +192,7 @@ def remove_later(path: Path, folder: Path) -> None:
 
 
 def home_of(path: Path) -> Path:
-    """Return the folder of the run that a checkpoint is of."""
+    """Return the folder of a checkpoint's run."""
     return path.parent.parent if path.parent.name == "checkpoints" else path.parent
 
 

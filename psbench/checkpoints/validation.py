@@ -34,7 +34,7 @@ RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, Runtim
 
 @contextmanager
 def restoring(what: str) -> Iterator[None]:
-    """Turn errors while restoring the state of `what` into a `DataError` that says so.
+    """Turn errors while restoring the state of `what` into a `DataError` that names it.
 
     Raises
     ------

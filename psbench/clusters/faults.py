@@ -48,7 +48,7 @@ class Failure(WorkerFault):
 
 
 class LateJoin(WorkerFault):
-    """A worker that is not there at the start and arrives at `at_s`."""
+    """A worker that is absent at the start and arrives at `at_s`."""
 
     called_in_errors = "late join"
 

@@ -48,7 +48,7 @@ class StepTime(Part):
         return self._counted(lambda start, size: self.draw(rng, start, size))
 
     def _counted(self, drawn: Callable[[int, int], Doubles]) -> Callable[[int], Doubles]:
-        """Return a function of the size, of one of the place to start from and the size."""
+        """Return a function of the size, made from a function of start and size."""
         start = 0
 
         def following(size: int) -> Doubles:

@@ -146,7 +146,7 @@ class Model(Part):
 
 
 class ForeignModel(Model):
-    """A network that is not psbench's own: whoever built it, its constructors draw its initial values.
+    """A network that is not psbench's own; its constructors draw the initial values.
 
     They draw from the run's stream "model". A subclass defines `maker`.
     """

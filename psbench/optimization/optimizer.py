@@ -69,7 +69,7 @@ class Optimizer(Part):
         return True
 
     def beside_the_rate(self, usual: Optimizer) -> str:
-        """Return the first field set that a part would not read that uses only the rate; or empty.
+        """Return the first set field that a part using only the rate would ignore; empty if none.
 
         A field that is as in `usual`, the experiment's default, may not have been set by the user.
         """

@@ -19,7 +19,7 @@ _START = 0.01
 
 
 class RateSchedule(Part):
-    """A factor of the learning rate by epoch, which counts samples: so it is the same for every strategy."""
+    """A factor of the learning rate by epoch; epochs count samples, so it is equal for all strategies."""
 
     domain = "schedule"
 

@@ -1,4 +1,4 @@
-"""Is a difference real: strategies compared with the baseline seed by seed, with Holm's correction.
+"""Significance tests: strategies against the baseline, paired by seed, with Holm's correction.
 
 Runs of one seed draw the same data, start and order of samples, so a paired test takes out what both drew
 alike. Times are compared by the logarithm of their ratio. Student's paired t test, corrected over the

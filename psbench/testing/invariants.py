@@ -89,7 +89,7 @@ class Invariants:
 
     @property
     def _by_worker(self) -> bool:
-        """Whether versions are the workers' own, each of which one push makes."""
+        """Whether each worker has its own versions, each made by one push."""
         return isinstance(self.engine.composition.placement, PeerToPeer)
 
     # ---------------------------------------------------------------- rows

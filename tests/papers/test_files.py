@@ -649,7 +649,7 @@ TWO = "Fig. 1,r,p,2,,x,,bsp,asp,time_s,speed_up,,\nFig. 1,q,p,{value},,x,,{mine}
         ([CLAIM, CLAIM | {"rows": ["q"]}], ("3", "asp", "bsp", "ratio"), "claims named twice: ['c']"),
         ([CLAIM, SECOND | {"rows": ["s"]}], ("3", "asp", "bsp", "ratio"), "row 's' is not one of: r, q"),
         ([CLAIM, SECOND | {"given": "a number"}], ("3", "asp", "bsp", "ratio"), "a conditional claim"),
-        ([CLAIM, SECOND | {"margin": 0.5}], ("3", "asp", "bsp", "ratio"), "margin 0.5 must be a factor above 1"),
+        ([CLAIM, SECOND | {"margin": 0.5}], ("3", "asp", "bsp", "ratio"), "margin 0.5 must be a factor"),
     ],
 )  # fmt: skip
 def test_what_would_count_twice_or_not_at_all_is_refused(claims, row, message):

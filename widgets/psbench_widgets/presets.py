@@ -117,7 +117,7 @@ SITUATIONS: dict[str, Preset] = {**PRESETS, MEASURED.name: MEASURED}
 
 
 def with_own_name(experiment: Experiment) -> Experiment:
-    """Return the experiment without the name of a situation that it no longer is.
+    """Return the experiment without a preset's name once it no longer matches the preset.
 
     A situation is a cluster and how the data is divided; every strategy may be tried in it.
     """

@@ -145,7 +145,7 @@ class GeometricMedian(_ByProducts):
     )
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
-        """Weigh each push by its share of the samples over its distance from the point before."""
+        """Weigh each push by its share of the samples over its distance from the previous point."""
         shares = found = sample_shares(list(pushes))
         count = range(len(pushes))
         squares = [[_distance_sq(gram, i, j) for j in count] for i in count]

@@ -119,7 +119,7 @@ class Adaptive(Codec):
         return self.settings[-1].encode(vector, rng)
 
     def decode(self, packed: Packed, size: int) -> Floats:
-        """Return the vector of packed bits; their length tells the setting."""
+        """Decode packed bits; their length identifies the setting."""
         for each in reversed(self.settings):
             if each.num_bytes(size) == len(packed):
                 return each.decode(packed, size)
@@ -148,7 +148,7 @@ class Adaptive(Codec):
         return f"{name} {getattr(self.settings[setting], name):g}"
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order the setting of the worker's next push; nothing is the last one."""
+        """Order the setting of the worker's next push; without an order the last one stays."""
         setting = self.setting_of(worker)
         return {} if setting == len(self.settings) - 1 else {"codec": setting}
 

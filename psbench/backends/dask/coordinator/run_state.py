@@ -143,7 +143,7 @@ class RunState:
     # ---------------------------------------------------------------- queries, and the clock
 
     def at(self, clock_s: float) -> None:
-        """Set the time to that of an input."""
+        """Set the time to the time of an input."""
         self.clock_s = clock_s
         self.now = max(self.start_s, clock_s - self.begin_s)  # a difference may round to less than the start
 

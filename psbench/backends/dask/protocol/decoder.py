@@ -129,7 +129,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 class _Entries:
-    """Cuts a payload into the tensors that a body has the shapes of, in order."""
+    """Cuts a payload into tensors of the shapes that a body lists, in order."""
 
     def __init__(self, payload: Tensor | None) -> None:
         self._flat = _EMPTY if payload is None else payload
