@@ -52,7 +52,7 @@ class MeasuredPreset(Preset):
 
         if not PROFILE.is_file():
             raise DataError(
-                f"{PROFILE}: is not in this folder; measure yours with `psbench calibrate` (a minute), "
+                f"{PROFILE}: is not in this folder; measure yours with `psbench calibrate` (about a minute), "
                 "or copy an existing profile into it"
             )
         strategy = {"name": "ssp", "staleness_bound": 3}
