@@ -237,7 +237,7 @@ def test_what_was_changed_is_found_and_the_rest_of_one_schedule_is_zero(plant):
 def test_a_run_against_itself_differs_in_nothing():
     answer = why(experiment(), experiment(), seeds=1, progress=False)
     assert (answer.gap, answer.rest, answer.causes) == (0.0, 0.0, [])
-    assert "none of the causes" in answer.sentence
+    assert "none of the tested causes" in answer.sentence
 
 
 def test_what_no_cause_explains_comes_first_and_no_waterfall_is_drawn():

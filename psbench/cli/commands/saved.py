@@ -76,7 +76,7 @@ def why_command(
     """Explain why one run ends worse than another.
 
     The first run is trained again on its recorded schedule, with the staleness, the rate, ... of the second.
-    Ask from the finer schedule to the coarser one: from ASP to BSP.
+    Explain the run with the finer schedule, such as ASP against BSP.
 
     \b
     Examples:
