@@ -268,7 +268,7 @@ def test_a_record_of_other_workers_is_refused(saved, tmp_path):
     record["meta"] |= {"num_workers": 10**9, "capacity": [], "label_counts": None, "speeds": []}
     (folder / "run.json").write_text(json.dumps(record))
     with pytest.raises(
-        DataError, match=r"run.json: meta.num_workers: is 1000000000, and experiment.yaml has 3"
+        DataError, match=r"run.json: meta.num_workers: is 1000000000, but experiment.yaml has 3"
     ):
         Run.load(folder)
 

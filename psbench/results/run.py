@@ -267,7 +267,7 @@ def _check_workers(folder: Path, experiment: Experiment, meta: dict[str, Any]) -
     """Raise if a record has other workers than the specification."""
     if experiment.num_workers != meta["num_workers"]:
         raise DataError(
-            f"{folder / 'run.json'}: meta.num_workers: is {meta['num_workers']}, and experiment.yaml has "
+            f"{folder / 'run.json'}: meta.num_workers: is {meta['num_workers']}, but experiment.yaml has "
             f"{experiment.num_workers}"
         )
 

@@ -186,7 +186,7 @@ def _first_loss(
             return rows, outputs, value
     raise ParameterError(
         f"{what}: its loss is {value.item()} before the first step; check its initial values, and the "
-        f"data: perhaps no target of {len(rows)} samples counts"
+        f"data: perhaps all targets of {len(rows)} samples are ignored"
     )
 
 
