@@ -195,6 +195,7 @@ CODE = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_is_wrong_with_one_submission_costs_no_other_its_grade(ada, tmp_path, monkeypatch, capsys):
     """A class as it is handed in: a zip, 100,000 brackets, a file that is no zip, a run that names code."""

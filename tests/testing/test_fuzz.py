@@ -145,6 +145,7 @@ def test_a_turned_sign_is_found(monkeypatch):
 # -------------------------------------------------------------------- faults of the engine and of parts
 
 
+@pytest.mark.by_day(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("words", FAULTS)
 def test_a_planted_fault_is_found(monkeypatch, words):

@@ -67,6 +67,7 @@ FORMS = {
 }
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_trained_live_as_in_virtual_time(form: str, scheduler: str) -> None:
     make, changes = FORMS[form]
