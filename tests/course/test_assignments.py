@@ -90,6 +90,7 @@ def ada(tmp_path_factory):
         return student, folder, worked(student, "ada@uni", patched, folder, KNOWN)
 
 
+@pytest.mark.nightly
 def test_a_student_s_edition_is_worked_through_graded_and_ranked(ada, monkeypatch, capsys):
     student, folder, found = ada
     assert (found["score"], [test["score"] for test in found["tests"]]) == (10, [2] * 5)

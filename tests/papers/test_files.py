@@ -26,7 +26,8 @@ from psbench_papers.library import FILES, NAMES, load, parse, stored
 from psbench_papers.measures import TARGETS, measure
 from psbench_papers.outcome import Reproduction, RowOutcome
 from psbench_papers.page import _compared, _paper, _percent, _seeds, write_page
-from psbench_papers.session import plan, stored_reproduction
+from psbench_papers.session import plan
+from psbench_papers.session import stored_reproduction as _stored_reproduction
 from psbench_papers.text import (
     counts_line,
     how_to_run,
@@ -40,6 +41,8 @@ from psbench_papers.verdict import ALPHA, VERDICTS, bounds
 
 PAPERS = [load(name) for name in NAMES]
 names = pytest.mark.parametrize("paper", PAPERS, ids=NAMES)
+#: judging a paper's stored runs takes a second, and no test changes what it finds
+stored_reproduction = cache(_stored_reproduction)
 
 
 @cache
@@ -518,6 +521,7 @@ def test_what_is_said_of_stored_results_is_as_reviewed(name):
     assert lines == golden.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.by_day(3)
 @names
 def test_no_two_curves_of_a_figure_look_alike(paper):
     """Strategies of a family share a colour; their lines then differ in the dash, in the legend too."""
