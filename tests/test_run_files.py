@@ -277,7 +277,7 @@ DAMAGED = {
     "an unknown action": (set_state("rest", [{"do": "run"}]), "rest.0: 'run' is not one of release, "),
     "an action of other fields": (set_state("rest", [{"do": "release", "to": 1}]), "rest.0: release."),
     "an action for nobody": (set_state("rest", [{"do": "tell", "worker": 77, "orders": {}}]), "worker 77"),
-    "an event of another kind": (set_state("events", [[0.0, 0, 0, "Boom", {}]]), "events.0: 'Boom' is not one of"),
+    "an event of another kind": (set_state("events", [[0.0, 0, 0, "Boom", {}]]), "'Boom' is not one of"),
     "an event at no time": (set_state("events", [[[], 0, 0, "Join", {"worker": 0}]]), "events.0.0: .*number"),
     "an event of a text": (set_state("events", [[0.0, 0, 0, "Join", {"worker": "0"}]]), "join.worker: "),
     "a link that is a text": (set_state("network.up_free_s", "x"), "network.up_free_s: .*number"),
