@@ -81,7 +81,7 @@ class RunProgress:
                 self._clocks.rise(worker, count)
 
     def _note_holds(self, log: EventLog, rows: Rows) -> None:
-        """Note which workers wait, and why: of each only its last row matters."""
+        """Record the waiting workers with their reasons; only the last row of each worker matters."""
         workers, places = np.unique(rows["worker"][::-1], return_index=True)
         for worker, place in zip(workers.tolist(), places.tolist(), strict=True):
             self._holds.pop(worker, None)

@@ -334,7 +334,7 @@ def test_list_for_a_person_is_a_line_for_each(kind, capsys):
     out, _ = ok(capsys, "list", kind)
     entries = json.loads(ok(capsys, "list", kind, "--json")[0])
     heading, *lines, hint = out.splitlines()
-    assert "what it is" in heading
+    assert "description" in heading
     assert hint == f"psbench list {kind} NAME shows one in full"
     assert len(lines) == len(entries)
     for entry in entries:

@@ -15,7 +15,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 class StartProgress:
-    """Which process of a live run has reached which stage, and when; safe to use from any thread.
+    """The stages that each process of a live run has reached, with their times; thread-safe.
 
     Parameters
     ----------

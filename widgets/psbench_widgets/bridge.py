@@ -251,7 +251,7 @@ class Bridge:
         return not [thread for thread in self.threads if thread is not threading.current_thread()]
 
     def _end(self, job: Job, status: JobStatus) -> None:
-        """Record the end of a job, once: it may have been stopped before it noticed."""
+        """Record the end of a job only once: it may end by itself after it was stopped."""
         with self._lock:
             if not job.is_over:
                 job.ended_s = time.monotonic()

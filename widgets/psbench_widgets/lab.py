@@ -373,7 +373,7 @@ class _Requests:
     def _on_axis(self, message: dict[str, Any]) -> None:
         x = message["x"]
         if x not in charts.AXES:
-            raise ParameterError(f"axis: {x!r} is none of {', '.join(charts.AXES)}")
+            raise ParameterError(f"axis: {x!r} is not one of {', '.join(charts.AXES)}")
         self._figures.axis(x)
         self._runner.comparison.axis = x
         self._runner.comparison.update()

@@ -167,7 +167,7 @@ def placing(
         go_on()
         waited = time.monotonic() - began
         if waited > most_s:
-            raise BackendError("another run has been placed on this Dask cluster for too long")
+            raise BackendError("the placement of another run on this Dask cluster takes too long")
         if waited > next_line_s:
             next_line_s += limits.say_after_s
             logger.warning("waiting for the placement of another run, for %.0f of %g s", waited, most_s)

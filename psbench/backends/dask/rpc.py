@@ -70,21 +70,21 @@ def ask(
     def silent() -> list[str]:
         return sorted({*of} - answers.keys())
 
-    def whom() -> str:
+    def awaited() -> str:
         return names_or_count(silent(), len(of), "Dask workers")
 
     try:
         return _patiently(
             client,
             call_each,
-            whom,
+            awaited,
             limits.answer_within_s,
             limits,
             go_on,
         )
     except TimeoutError:
         raise Unresponsive(
-            f"no answer within {limits.answer_within_s:g} s from {whom()}: is it frozen? "
+            f"no answer within {limits.answer_within_s:g} s from {awaited()}: is it frozen? "
             "A machine that is busy may need more: connection.answer_within_s",
             silent(),
         ) from None
@@ -157,7 +157,7 @@ def begin(
 def _patiently(
     client: Client,
     call: Callable[[], Awaitable[_T]],
-    whom: Callable[[], str],
+    awaited: Callable[[], str],
     within_s: float,
     limits: ConnectionSettings,
     go_on: Callable[[], None],
@@ -175,7 +175,7 @@ def _patiently(
                 go_on()
                 if waited >= next_line_s:
                     next_line_s += limits.say_after_s
-                    logger.warning("waiting for %s for %.0f s", whom(), waited)
+                    logger.warning("waiting for %s for %.0f s", awaited(), waited)
                 done, _ = await asyncio.wait({task}, timeout=min(_LOOK_S, within_s - waited))
                 if done:
                     return task.result()
