@@ -43,10 +43,11 @@ def connected(
         If the scheduler does not answer, or that client cannot be used; if the local cluster is to have
         resources.
     """
-    address = address_of(experiment.scheduler, experiment.connection)
     if given is not None:
-        yield _usable(given)
-    elif address is not None:
+        yield usable(given)
+        return
+    address = address_of(experiment.scheduler, experiment.connection)
+    if address is not None:
         with client_of(address, experiment.connection) as client:
             yield client
     else:
@@ -87,7 +88,13 @@ def _own_security() -> Security:
     return Security.temporary()
 
 
-def _usable(client: Client) -> Client:
+def usable(client: Client) -> Client:
+    """Return a caller's client, if a run can use it.
+
+    Raises
+    ------
+    ParameterError
+    """
     if client.asynchronous:
         raise ParameterError("client: is asynchronous; make one with asynchronous=False")
     if client.status != "running":
