@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from psbench.cli.app import as_json_text, put, read_live, say
 from psbench.cli.starting import starting
-from psbench.clusters.scheduler import address_of
 from psbench.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ def cluster_client(scheduler: str | None, settings: list[str] | None) -> Iterato
 
 @contextmanager
 def _client(experiment: Experiment) -> Iterator[Any]:
+    from psbench.clusters.scheduler import address_of
+
     address = address_of(experiment.scheduler, experiment.connection)
     if address is None:
         raise ParameterError(

@@ -15,6 +15,7 @@ from psbench.core.log import ROW, EventLog
 from psbench.errors import ServerLost
 from psbench.experiment import Experiment
 from psbench.results.run import Run
+from psbench.system.start_progress import start_progress
 
 #: seconds before a run without a director, or a scheduler without an answer, is asked again
 _AGAIN_S = 0.3
@@ -35,8 +36,6 @@ class DetachedRun:
         None until it is known; without the Python objects of another process.
     facts : mapping
         `dataset_size`, `num_workers` and others, for who shows the progress; empty until they are known.
-    starting : str
-        How far the start of the run's processes is; empty afterwards.
     said : str
         What the run has last said of a fault that was injected, or of a process that was lost.
     """
@@ -45,7 +44,7 @@ class DetachedRun:
         self._client, self._link = client, link
         self.name, self.log, self.experiment = link.name, EventLog(), experiment
         self.facts: Mapping[str, Any] = {}
-        self.starting = self.said = ""
+        self.said = ""
         self._start = self._cuts = 0
         self._done: Run | None = None
 
@@ -132,7 +131,9 @@ class DetachedRun:
         if answer.about is not None:
             self.facts = answer.about["facts"]
             self.experiment = self.experiment or Experiment.from_spec(answer.about["spec"])
-        self.starting, self.said = answer.words, answer.said
+        self.said = answer.said
+        if answer.starting:
+            start_progress().copy(answer.starting)
         if observer is not None and answer.part:
             observer(self.log)
         return True

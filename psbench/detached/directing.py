@@ -67,13 +67,13 @@ def _start_of(before: Listed, path: Path | None, resume: bool) -> Path | None:
     ServerLost
         If work would be lost.
     """
-    if path is not None and (before.has_rows or resume) and has_checkpoint(path):
-        return path
     if before.status:
         raise BackendError(
             f"run {before.name!r} has ended ({before.words}), and its result is lost with the Dask worker "
             "that had it: the run had no folder"
         )
+    if path is not None and (before.has_rows or resume) and has_checkpoint(path):
+        return path
     if before.has_rows:
         why = "it had no folder" if path is None else f"no checkpoint was written to {path}"
         raise ServerLost(

@@ -6,6 +6,7 @@ import functools
 import logging
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ def submit(
     try:
         _await_acceptance(submitted, experiment.connection.answer_within_s)
     except PsbenchError:
-        link.forget()
+        with suppress(PsbenchError):  # it has failed, or the scheduler is gone
+            link.forget()
         raise
     return submitted
 

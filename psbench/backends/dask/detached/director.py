@@ -29,7 +29,7 @@ _DIRECTORS = "_psbench_directors"
 #: seconds between looks of a director at its Dask worker, and between its reports to the scheduler
 _LOOK_S, _REPORT_S = 0.1, 1.0
 #: seconds between looks whether there is something for a waiting reader, and between two states of a start
-_READ_S, _WORDS_S = 0.05, 0.5
+_READ_S, _STARTING_S = 0.05, 0.5
 
 
 class Superseded(BackendError):
@@ -57,8 +57,8 @@ class Answer(NamedTuple):
     part : LogPart
     about : dict or None
         Specification and facts, for a reader that has none, once the experiment was accepted.
-    words : str
-        How far the start of the processes is.
+    starting : list
+        How far the start of the processes is (`StartProgress.rows`); empty once there are rows of the log.
     said : str
         The last one of `Control.said`.
     """
@@ -66,7 +66,7 @@ class Answer(NamedTuple):
     start: int
     part: LogPart
     about: dict[str, Any] | None
-    words: str
+    starting: list[tuple[str, list[float | None]]]
     said: str
 
 
@@ -127,12 +127,11 @@ class Director:
         ------
         Superseded
         """
-        if self._report():
+        if self._report(has_rows=len(self.log) > 0):
             raise Superseded(f"run {self.name!r} is directed from another Dask worker now")
 
-    def _report(self) -> bool:
-        """Report the progress to the scheduler; return whether another director has begun."""
-        changes = {"words": self._words(), "has_rows": len(self.log) > 0}
+    def _report(self, **changes: Any) -> bool:
+        """Report facts to the scheduler; return whether another director has begun."""
         try:
             found = self._registry.report(self.name, self.start, **changes)
         except BackendError:
@@ -176,7 +175,7 @@ class Director:
             now = time.monotonic()
             if self.start and now > next_report_s:
                 next_report_s = now + _REPORT_S
-                self._report()
+                self._report(has_rows=len(self.log) > 0, words=self._words())
             if self.is_leaving or self._is_replaced:
                 self.control.stop()
 
@@ -194,8 +193,8 @@ class Director:
         place = (cuts, rows, texts) if start == self.start else (0, 0, 1)
         part = self.log.part_after(*place)
         about = None if knows else self.about
-        words = "" if len(self.log) else self._words()
-        return Answer(self.start, part, about, words, self.control.said)
+        starting = [] if len(self.log) else self.starting.rows()
+        return Answer(self.start, part, about, starting, self.control.said)
 
 
 def direct(work: Callable[[Director], Kept], name: str, limits: ConnectionSettings) -> Kept:
@@ -246,7 +245,11 @@ async def answer(
     began = time.monotonic()
     while (director := getattr(dask_worker, _DIRECTORS, {}).get(name)) is not None:
         found: Answer = director.answer(start, cuts, rows, texts, knows=knows)
-        if found.part or found.about or time.monotonic() > began + (_WORDS_S if found.words else wait_s):
+        if (
+            found.part
+            or found.about
+            or time.monotonic() > began + (_STARTING_S if found.starting else wait_s)
+        ):
             return found
         await asyncio.sleep(_READ_S)
     return None
