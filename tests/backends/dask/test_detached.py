@@ -169,7 +169,7 @@ def test_a_detached_run_is_the_attached_one(scheduler: str, client: Client, tmp_
         again.stop()
     assert again.wait().meta == done.meta  # it is not trained again
     again.forget()
-    with pytest.raises(ParameterError, match=r"lists no detached run 'a-title' \(it lists: none\)"):
+    with pytest.raises(ParameterError, match=r"lists no detached run 'a-title' \(it lists: none\);"):
         ps.attach("a-title", client=client)
     assert not client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks])
 

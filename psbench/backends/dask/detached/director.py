@@ -127,11 +127,13 @@ class Director:
         ------
         Superseded
         """
-        if self._report(has_rows=len(self.log) > 0):
+        if self._report():
             raise Superseded(f"run {self.name!r} is directed from another Dask worker now")
 
     def _report(self, **changes: Any) -> bool:
         """Report facts to the scheduler; return whether another director has begun."""
+        if len(self.log):  # else those of an earlier director may be read from a checkpoint yet
+            changes["has_rows"] = True
         try:
             found = self._registry.report(self.name, self.start, **changes)
         except BackendError:
@@ -175,7 +177,7 @@ class Director:
             now = time.monotonic()
             if self.start and now > next_report_s:
                 next_report_s = now + _REPORT_S
-                self._report(has_rows=len(self.log) > 0, words=self._words())
+                self._report(words=self._words())
             if self.is_leaving or self._is_replaced:
                 self.control.stop()
 
@@ -245,11 +247,8 @@ async def answer(
     began = time.monotonic()
     while (director := getattr(dask_worker, _DIRECTORS, {}).get(name)) is not None:
         found: Answer = director.answer(start, cuts, rows, texts, knows=knows)
-        if (
-            found.part
-            or found.about
-            or time.monotonic() > began + (_STARTING_S if found.starting else wait_s)
-        ):
+        most_s = _STARTING_S if found.starting else wait_s
+        if found.part or found.about or time.monotonic() > began + most_s:
             return found
         await asyncio.sleep(_READ_S)
     return None
