@@ -54,10 +54,10 @@ def submit_detached(
         from psbench.detached import submit
 
         run = submit(experiment, client=client, folder=out, overwrite=overwrite, resume=resume)
-        listed = run.listed
-    facts = {"name": run.name, "scheduler": client.scheduler.address, "folder": listed.folder or None}
+        address, attach = client.scheduler.address, attach_command(run.name, client)
+        facts = {"name": run.name, "scheduler": address, "folder": run.listed.folder or None}
     put(as_json_text(facts) if as_json else f"submitted {run.name}")
-    say(f"to follow it: {attach_command(run.name, client)}")
+    say(f"to follow it: {attach}")
     if out is None:
         say("without --out the cluster keeps the result in memory, and no checkpoint")
     return 0

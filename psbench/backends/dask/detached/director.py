@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from distributed import Client, Worker, get_client, get_worker, secede
+from distributed import Client, Worker, get_worker, secede
 from distributed.core import Status
 from torch import Tensor
 
 from psbench.backends.control import Control
+from psbench.backends.dask.connecting import client_at
 from psbench.backends.dask.detached.held_log import HeldLog, LogPart
 from psbench.backends.dask.detached.registry import Listed, Registry
 from psbench.backends.dask.lifetime import outliving_scheduler
@@ -159,12 +161,16 @@ class Director:
         watch = threading.Thread(target=self._watch, name=f"psbench-director-{self.name}", daemon=True)
         watch.start()
         try:
-            with watching_start(self.starting):
-                yield
+            yield
         finally:
             self._over.set()
             watch.join()
             directors.pop(self.name, None)
+
+    def carry_out(self, work: Callable[[Director], Kept]) -> Kept:
+        """Return the result of some work, and record the start of its processes."""
+        with watching_start(self.starting):
+            return work(self)
 
     @property
     def is_leaving(self) -> bool:
@@ -211,10 +217,14 @@ def direct(work: Callable[[Director], Kept], name: str, limits: ConnectionSettin
     """
     secede()  # roles of the run may have this thread
     worker = get_worker()
-    director = Director(name, worker, get_client(), limits)
-    with outliving_scheduler(worker), director.at_work():
+    with (
+        outliving_scheduler(worker),
+        client_at(worker.scheduler.address, worker.security, limits.listen_within_s) as client,
+        (director := Director(name, worker, client, limits)).at_work(),
+    ):
         try:
-            kept = work(director)
+            # without the context of this task: a client in one stores what it sends in this Dask worker
+            kept = contextvars.Context().run(director.carry_out, work)
         except BaseException as error:
             director.end("failed", " ".join(str(error).split()))
             raise
