@@ -181,7 +181,7 @@ def ps_net() -> Any:
 
 
 def test_it_is_controlled_by_name_and_all_readers_have_the_same(scheduler: str, client: Client) -> None:
-    submitted = ps.submit(experiment(PAIR, scheduler, 2, stop=FOREVER), client=client)
+    submitted = ps.submit(experiment(PAIR, scheduler, 4, stop=FOREVER), client=client)  # on all six threads
     reader, asked = ps.attach(submitted.name, client=client), list[str]()
 
     def observer(log: EventLog) -> None:
