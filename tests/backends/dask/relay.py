@@ -27,7 +27,18 @@ class Relay:
         self._server = socket.socket(family, socket.SOCK_STREAM)
         self._server.bind(place)
         self._server.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cut()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for thread in self._threads:
+            thread.join()
 
     @property
     def port(self) -> int:
@@ -46,7 +57,10 @@ class Relay:
 
     def _accept(self) -> None:
         while True:
-            near, _ = self._server.accept()
+            try:
+                near, _ = self._server.accept()
+            except OSError:  # it is closed
+                return
             if self.is_cut:
                 near.close()
                 continue
@@ -55,7 +69,8 @@ class Relay:
             far.connect(place)
             self._ends += (near, far)
             for ends in ((near, far), (far, near)):
-                threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
+                self._threads.append(threading.Thread(target=self._pass_on, args=ends, daemon=True))
+                self._threads[-1].start()
 
     @staticmethod
     def _pass_on(source: socket.socket, sink: socket.socket) -> None:
@@ -65,6 +80,7 @@ class Relay:
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+        source.close()
 
 
 if __name__ == "__main__":

@@ -293,9 +293,11 @@ def test_a_client_that_is_killed_in_mid_run_ends_nothing(
 
 @pytest.mark.nightly
 def test_a_reader_whose_connection_is_cut_reads_on(scheduler: str, client: Client) -> None:
-    relay = Relay("127.0.0.1:0", scheduler.removeprefix("tcp://"))
     submitted = ps.submit(experiment("asp", scheduler, 2, stop=FOREVER), client=client, name="cut")
-    with Client(f"tcp://127.0.0.1:{relay.port}", set_as_default=False) as distant:
+    with (
+        Relay("127.0.0.1:0", scheduler.removeprefix("tcp://")) as relay,
+        Client(f"tcp://127.0.0.1:{relay.port}", set_as_default=False) as distant,
+    ):
         reader, cut_at = ps.attach("cut", client=distant), list[int]()
 
         def observer(log: EventLog) -> None:
@@ -325,7 +327,7 @@ def test_only_the_port_of_the_scheduler_is_reachable(scheduler: str, client: Cli
     with ExitStack() as stack:
         stack.callback(subprocess.run, ["ip", "netns", "del", name], check=True)
         subprocess.run([*within, "ip", "link", "set", "lo", "up"], check=True)
-        Relay(str(tmp_path / "socket"), scheduler.removeprefix("tcp://"))
+        stack.enter_context(Relay(str(tmp_path / "socket"), scheduler.removeprefix("tcp://")))
         arguments = ["127.0.0.1:8786", str(tmp_path / "socket")]
         relay = stack.enter_context(
             subprocess.Popen(
