@@ -31,7 +31,7 @@ from psbench.core.log import EventLog, Kind
 from psbench.detached.detached_run import DetachedRun
 from psbench.detached.directing import _start_of
 from psbench.errors import BackendError, DataError, ParameterError, ServerLost, SpecError
-from psbench.system.start_progress import StartProgress
+from psbench.system.start_progress import StartProgress, watching_start
 
 pytestmark = pytest.mark.dask
 __all__ = ["client"]
@@ -76,7 +76,11 @@ def test_a_reader_has_every_row_once_through_cuts_and_directors(
     monkeypatch.setattr("psbench.backends.dask.detached.held_log._MOST_ROWS", 2)
     first, second = director(1), director(2)
     link = FakeLink(first)
-    reader = DetachedRun(None, link)
+    reader, shown = DetachedRun(None, link), StartProgress()
+    first.starting.place({"coordinator": "tcp://a"})
+    with watching_start(shown):
+        reader.read()
+    assert shown.rows() == first.starting.rows() != []
     row(first.log, 1.0, 2.0, 3.0, text="a")
     for _ in range(2):
         reader.read()
