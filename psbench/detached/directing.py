@@ -55,7 +55,11 @@ def direct_run(director: Director, packed: bytes, folder: str, *, overwrite: boo
         )
     except NotSaved as error:  # it is fetched from the cluster
         done = error.run
-        done.meta["incidents"] = [*done.meta.get("incidents", ()), error.why]
+        _note(done, error.why)
+    if path is not None and start is not None and director.start > 1:
+        _note(done, f"the Dask worker of the director is gone; director {director.start} resumed the run")
+        director.check()
+        done.save(path)
     return _kept(done)
 
 
@@ -81,6 +85,10 @@ def _start_of(before: Listed, path: Path | None, resume: bool) -> Path | None:
             "set checkpoint_every)"
         )
     return None
+
+
+def _note(done: Run, incident: str) -> None:
+    done.meta["incidents"] = [*done.meta.get("incidents", ()), incident]
 
 
 def _kept(done: Run) -> Kept:

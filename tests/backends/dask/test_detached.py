@@ -418,7 +418,10 @@ def test_a_run_whose_director_is_lost_goes_on_or_says_why_not(how: str, tmp_path
         assert submitted.listed.starts == 2
     assert done.meta["status"] == "stopped"
     assert in_order(done.log)
-    assert content(done.log) == content(ps.Run.load(tmp_path).log)
+    stored = ps.Run.load(tmp_path)
+    assert content(done.log) == content(stored.log)
+    assert stored.meta["incidents"] == done.meta["incidents"]
+    assert "the Dask worker of the director is gone; director 2 resumed" in done.meta["incidents"][-1]
     resumed = done.log.of_kind(Kind.RESUME)["version"].tolist()
     assert len(resumed) == 1
     assert how == "killed" or resumed[0] > 0
