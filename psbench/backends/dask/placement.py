@@ -131,13 +131,16 @@ async def look_for_room(client: Client, limits: ConnectionSettings, without: Col
     free = {address: count - len(tasks.get(address, ())) for address, count in threads.items()}
     keys = [str(key) for each in tasks.values() for key in each]
     holders = Counter(_holder(key) for key in keys)
-    free = {address: count for address, count in free.items() if count > 0}
+    # who directs a run comes last: a role that dies with its process would take the director with it
+    order = sorted(free, key=lambda address: any(_directs(str(key)) for key in under_way.get(address, ())))
+    free = {address: free[address] for address in order if free[address] > 0}
     able: dict[str, int] | None = None
     if limits.resources:
-        able = {}
-        for address, have in (await client.run_on_scheduler(_free_resources())).items():
+        able, found_there = {}, await client.run_on_scheduler(_free_resources())
+        for address, count in free.items():
+            have = found_there.get(address, {})
             times = min(int(have.get(name, 0) / used) for name, used in limits.resources.items())
-            if most := min(times, free.get(address, 0)):
+            if most := min(times, count):
                 able[address] = most
     return Room(threads, free, dict(holders), able)
 
