@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -14,8 +14,10 @@ from psbench.clusters.connection import ConnectionSettings
 from psbench.core.log import ROW, EventLog
 from psbench.errors import ServerLost
 from psbench.experiment import Experiment
-from psbench.results.run import Run
 from psbench.system.start_progress import start_progress
+
+if TYPE_CHECKING:
+    from psbench.results.run import Run
 
 #: seconds before a run without a director, or a scheduler without an answer, is asked again
 _AGAIN_S = 0.3
@@ -151,6 +153,8 @@ class DetachedRun:
 
     def _fetched(self) -> Run:
         """Return the run from the cluster's memory."""
+        from psbench.results.run import Run  # it loads torch, which who controls a run need not wait for
+
         kept: Kept = self._link.result()
         rows = np.frombuffer(kept.rows, dtype=ROW)
         if self.log.rows().tobytes() != kept.rows[: len(self.log) * ROW.itemsize]:

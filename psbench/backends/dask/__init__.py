@@ -15,8 +15,8 @@ from psbench.system.lazy import lazy_names
 if TYPE_CHECKING:
     from psbench.backends.dask.connecting import client_of, usable
     from psbench.backends.dask.detached.director import Director, Kept, packed_log
-    from psbench.backends.dask.detached.link import Link, listed_runs
-    from psbench.backends.dask.detached.registry import Listed
+    from psbench.backends.dask.detached.link import Link
+    from psbench.backends.dask.detached.registry import Listed, listed_runs
     from psbench.backends.dask.doctor import Diagnosis, diagnose
     from psbench.backends.dask.local_cluster import start_cluster
     from psbench.backends.dask.objects import check_objects
@@ -45,8 +45,8 @@ __getattr__ = lazy_names(
     {
         "Diagnosis": "doctor",
         **dict.fromkeys(("Director", "Kept", "packed_log"), "detached.director"),
-        **dict.fromkeys(("Link", "listed_runs"), "detached.link"),
-        "Listed": "detached.registry",
+        "Link": "detached.link",
+        **dict.fromkeys(("Listed", "listed_runs"), "detached.registry"),
         "SchedulerLost": "rpc",
         "check_objects": "objects",
         **dict.fromkeys(("client_of", "usable"), "connecting"),

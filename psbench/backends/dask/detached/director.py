@@ -8,11 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed import Client, Worker, get_worker, secede
 from distributed.core import Status
-from torch import Tensor
 
 from psbench.backends.control import Control
 from psbench.backends.dask.connecting import client_at
@@ -25,6 +24,9 @@ from psbench.errors import BackendError
 from psbench.experiment import Experiment
 from psbench.progress import LogProgress
 from psbench.system.start_progress import StartProgress, watching_start
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: how the directors of a Dask worker are called among its attributes, by name of the run
 _DIRECTORS = "_psbench_directors"

@@ -176,8 +176,3 @@ class Link:
 
     def _ask_scheduler(self, question: str, *arguments: Any, **options: Any) -> Any:
         return ask_scheduler(self._client, question, *arguments, limits=self._limits, **options)
-
-
-def listed_runs(client: Client, limits: ConnectionSettings) -> list[Listed]:
-    """Return the detached runs of a cluster, in the order in which they were submitted."""
-    return Registry(client, limits).runs()

@@ -129,6 +129,11 @@ class Registry:
         self._call(_functions()["remove"], _LIST, name)
 
 
+def listed_runs(client: Client, limits: ConnectionSettings) -> list[Listed]:
+    """Return the detached runs of a cluster, in the order in which they were submitted."""
+    return Registry(client, limits).runs()
+
+
 def _functions() -> dict[str, Callable[..., Any]]:
     """Return functions for a scheduler, which calls one after another: each is atomic."""
 
