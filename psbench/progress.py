@@ -131,6 +131,30 @@ class RunProgress:
         return f"{_workers(waiting)} {verb}{whom}{reason}"
 
 
+class LogProgress:
+    """Progress of a run whose log grows, and is cut when the run returns to a checkpoint.
+
+    Parameters
+    ----------
+    stop : Stop
+    meta : dict
+        See `RunProgress`.
+    """
+
+    def __init__(self, stop: Stop, meta: dict[str, Any]) -> None:
+        self._of = stop, meta
+        self._progress, self._read = RunProgress(stop, meta), 0
+
+    def read(self, log: EventLog) -> RunProgress:
+        """Read the new rows, or all rows of a log that was cut, and return the progress."""
+        end = len(log)
+        if end < self._read:
+            self._progress, self._read = RunProgress(*self._of), 0
+        self._progress.read(log, self._read, end)
+        self._read = end
+        return self._progress
+
+
 def _quality(evaluated: Mapping[str, float | None]) -> str:
     """Return the model's quality as text: its accuracy if evaluated, else a loss.
 

@@ -380,7 +380,9 @@ def test_version(capsys):
     assert ok(capsys, "--version")[0] == f"{__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "sweep", "search", "list", "report", "replay"])
+@pytest.mark.parametrize(
+    "command", ["run", "attach", "compare", "sweep", "search", "list", "report", "replay"]
+)
 def test_help_gives_examples(command, capsys):
     out, _ = ok(capsys, command, "--help")
     assert f"psbench {command}" in out

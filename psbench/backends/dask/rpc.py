@@ -25,6 +25,10 @@ _LOOK_S = 0.1
 _GONE = "the Dask scheduler is gone: its process was killed, or its machine is unreachable"
 
 
+class SchedulerLost(BackendError):
+    """The Dask scheduler does not answer, or this process has lost the connection to it."""
+
+
 class Unresponsive(BackendError):
     """Dask workers do not answer; `addresses` lists them."""
 
@@ -90,7 +94,7 @@ def ask(
         ) from None
     except OSError as error:
         if client.status != "running":
-            raise BackendError(_GONE) from None
+            raise SchedulerLost(_GONE) from None
         raise ServerLost(f"a Dask worker was lost before the run could begin there: {error}") from None
 
 
@@ -135,11 +139,11 @@ def ask_scheduler(
             go_on,
         )
     except TimeoutError:
-        raise BackendError(
+        raise SchedulerLost(
             f"the Dask scheduler has not answered within {within_s:g} s (connection.{name}): is it frozen?"
         ) from None
     except OSError:
-        raise BackendError(_GONE) from None
+        raise SchedulerLost(_GONE) from None
 
 
 def begin(
@@ -164,7 +168,7 @@ def _patiently(
 ) -> _T:
     """Await a call in the client's event loop, and log from time to time which peer is awaited."""
     if client.status != "running":
-        raise BackendError(_GONE)
+        raise SchedulerLost(_GONE)
 
     async def bounded() -> _T:
         task = asyncio.ensure_future(call())
@@ -188,4 +192,4 @@ def _patiently(
     except (AttributeError, asyncio.CancelledError, concurrent.futures.CancelledError):
         if client.status == "running":
             raise
-        raise BackendError(_GONE) from None  # it has closed itself meanwhile, and has no scheduler any more
+        raise SchedulerLost(_GONE) from None  # it has closed itself meanwhile, and has no scheduler any more
