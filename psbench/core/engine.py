@@ -38,7 +38,7 @@ _PUSH = int(Kind.PUSH)
 
 
 class Engine:
-    """One run's decisions. Over 25 methods because each kind of event has one.
+    """Decisions of one run; it has over 25 methods because each kind of event has one.
 
     Parameters
     ----------

@@ -159,7 +159,7 @@ class ClusterView:
 
     @property
     def epochs_per_step(self) -> float:
-        """Epochs that one step of every active worker amounts to."""
+        """Epochs in one step of every active worker."""
         return self.global_batch * self.num_active / self.num_workers / self.dataset_size
 
     @property
