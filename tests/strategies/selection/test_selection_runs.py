@@ -145,7 +145,7 @@ def test_simulated_live_and_replayed(rule):
 
 
 def test_the_rule_that_the_how_to_writes_runs_everywhere(monkeypatch):
-    """Simulated, live and replayed; of no worker the same class twice, also from one mini-batch to the next."""
+    """Simulated, live and replayed; no worker takes a class twice, also from one mini-batch to the next."""
     spec = experiment(of_the_how_to("NeverTwice")(), stop={"updates": 6})
     drawn, learn = defaultdict(list), Trainer.learn
 
