@@ -59,6 +59,7 @@ def schedule(strategy="asp", **changes):
 # ---------------------------------------------------------------- nothing replaced is the run, bit for bit
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -220,6 +221,7 @@ PLANTS = {
 }
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("plant", PLANTS)
 def test_what_was_changed_is_found_and_the_rest_of_one_schedule_is_zero(plant):
     strategy, *changes = PLANTS[plant]
@@ -268,6 +270,7 @@ def test_every_run_behind_an_answer_opens_like_any_run(tmp_path):
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
+@pytest.mark.nightly
 def test_one_seed_is_said_to_be_no_answer_and_more_are_run_in_processes():
     one = why(experiment(), experiment("bsp"), ["staleness"], seeds=1, progress=False)
     assert "One seed is no answer" in one.sentence
@@ -277,6 +280,7 @@ def test_one_seed_is_said_to_be_no_answer_and_more_are_run_in_processes():
     assert [pair.seed for pair in two.pairs] == [0, 1]
 
 
+@pytest.mark.nightly
 def test_a_script_without_a_guard_may_ask_in_processes(tmp_path):
     script = tmp_path / "ask.py"
     script.write_text(

@@ -131,6 +131,7 @@ def experiment(rule, strategy="bsp", **changes):
 # -------------------------------------------------------------------- the same wherever it runs
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("rule", [*RULES, DrawnOnce(), ByReports()], ids=[*IDS, "drawn_once", "by_reports"])
 def test_simulated_live_and_replayed(rule):
     """Under a barrier a live run computes the model of the simulated one, and both are decided again."""
@@ -143,22 +144,30 @@ def test_simulated_live_and_replayed(rule):
     replay(replace(virtual, log=live.log))
 
 
-def test_the_how_to_s_rule_takes_no_class_twice_in_a_row(monkeypatch):
-    """Of no worker, also from one mini-batch to the next."""
+def test_the_rule_that_the_how_to_writes_runs_everywhere(monkeypatch):
+    """Simulated, live and replayed; no worker takes a class twice, also from one mini-batch to the next."""
+    spec = experiment(of_the_how_to("NeverTwice")(), stop={"updates": 6})
     drawn, learn = defaultdict(list), Trainer.learn
 
     def noted(self, job, result):
         drawn[job.worker].extend(self.data.train_y[job.indices].tolist())
         return learn(self, job, result)
 
-    monkeypatch.setattr(Trainer, "learn", noted)
-    run(experiment(of_the_how_to("NeverTwice")(), stop={"updates": 6}))
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "learn", noted)
+        virtual = run(spec)
     assert len(drawn) == 3
     for labels in drawn.values():
         assert len(labels) > 8
         assert all(first != second for first, second in pairwise(labels))
+    live = ThreadedRun(spec.but(backend="dask")).run()
+    assert live.error is None
+    assert torch.equal(live.parameters, virtual.parameters)
+    assert replay(virtual) == len(virtual.log)
+    replay(replace(virtual, log=live.log))
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize("rule", [*RULES, ByReports()], ids=[*IDS, "by_reports"])
 @pytest.mark.parametrize("strategy", ["bsp", "asp"])
 def test_a_resumed_run_chooses_what_it_would_have_chosen(rule, strategy, tmp_path):
