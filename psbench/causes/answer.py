@@ -1,4 +1,4 @@
-"""The answer to `why`: a sentence, a waterfall, a table, and the runs that it rests on."""
+"""The answer to `why`: a sentence, a waterfall, a table, and the underlying runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PairAnswer:
 
 @dataclass(frozen=True)
 class Answer:
-    """Why one run ends with another value than a second one.
+    """Explanation of the difference between the final values of two runs.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Answer:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """The causes that could not be asked, with the reasons."""
+        """The causes that could not be tested, with the reasons."""
         return {name: reason for pair in self.pairs for name, reason in pair.refused.items()}
 
     def frame(self) -> pd.DataFrame:
@@ -171,7 +171,7 @@ class Answer:
             f"{_amount(gap, 'gap', signed=False)} {than} than that of {self.against}{self._over_seeds()}."
         ]
         if not self.causes:
-            return f"{found[0]} The runs differ in none of the causes that were asked for."
+            return f"{found[0]} The runs differ in none of the tested causes."
         rest = self._spread("rest", lambda shares: shares.rest)
         if not self.explains:
             found.append(
@@ -191,7 +191,7 @@ class Answer:
         return f" (mean over {number} seeds, with 95 % intervals)" if number > 1 else " (one seed)"
 
     def _together(self, name: str, row: Mapping[str, float]) -> str:
-        """Return how a cause acts with another one, if its share hides that."""
+        """Return a sentence on a cause's effect together with another one, if its share hides that effect."""
         share, first, last = row["share"], row["first"], row["last"]
         joint = {
             (set(two) - {name}).pop(): abs(effect)
@@ -214,12 +214,12 @@ class Answer:
         if noise is None:
             change = self.pairs[0].placebo
             return [
-                f"Another draw of the mini-batches alone changes it by {change:+.3g}. One seed is no answer: "
-                "ask with several."
+                f"Another draw of the mini-batches alone changes it by {change:+.3g}. One seed is not "
+                "enough: repeat with several."
             ]
         return [
             f"Another draw of the mini-batches alone changes it by {noise:.3g} (standard deviation); a "
-            "smaller share is no finding."
+            "smaller share proves nothing."
         ]
 
     def text(self, width: int | None = None) -> str:
@@ -233,7 +233,7 @@ class Answer:
             for row in self.frame().to_dict("records")
         ]
         headings = [f"part of {self.value}", "share", "replaced alone", "replaced last"]
-        remarks = [f"not asked: {name}: {reason}" for name, reason in self.refused.items()]
+        remarks = [f"not tested: {name}: {reason}" for name, reason in self.refused.items()]
         sentence = textwrap.fill(self.sentence, width or 100)
         return f"{sentence}\n\n{table_text(headings, rows, remarks, width)}"
 
