@@ -572,17 +572,19 @@ CONTENT = {
 
 
 @pytest.mark.parametrize(
-    ("measured", "measures", "flagged"),
+    ("measured", "measures", "selection", "flagged"),
     [
         # of the synchronous one and of the other: as many epochs in less time, fewer epochs in more time
-        ("time_to_target_s", {"time_to_target_s": (9, 1), "epochs_to_target": (4, 4)}, False),
-        ("time_to_target_s", {"time_to_target_s": (1, 9), "epochs_to_target": (4, 2)}, True),
-        ("val_accuracy", {"val_accuracy": (0.4, 0.6), "epochs_to_target": (4, 4)}, True),
-        ("val_accuracy", {"val_accuracy": (0.4, 0.4), "epochs_to_target": (4, 2)}, False),
-        ("time_s", {"time_s": (9, 1), "epochs_to_target": (4, 2)}, False),
+        ("time_to_target_s", {"time_to_target_s": (9, 1), "epochs_to_target": (4, 4)}, None, False),
+        ("time_to_target_s", {"time_to_target_s": (1, 9), "epochs_to_target": (4, 2)}, None, True),
+        ("val_accuracy", {"val_accuracy": (0.4, 0.6), "epochs_to_target": (4, 4)}, None, True),
+        ("val_accuracy", {"val_accuracy": (0.4, 0.4), "epochs_to_target": (4, 2)}, None, False),
+        ("time_s", {"time_s": (9, 1), "epochs_to_target": (4, 2)}, None, False),
+        # which samples are taken: that is meant to teach more
+        ("val_accuracy", {"val_accuracy": (0.4, 0.6)}, {"name": "online_batch"}, False),
     ],
 )
-def test_learning_more_than_synchronous_training_is_flagged(measured, measures, flagged):
+def test_learning_more_than_synchronous_training_is_flagged(measured, measures, selection, flagged):
     """Of a time to a target its epochs are looked at, of an accuracy the value itself."""
     unit, form = ("%", "difference") if measured == "val_accuracy" else ("x", "speed_up")
     content = CONTENT | {
@@ -592,7 +594,7 @@ def test_learning_more_than_synchronous_training_is_flagged(measured, measures, 
     records = {
         (name, seed): SimpleNamespace(
             **{"experiment": name, "seed": seed, "role": "result", "label": "", "status": "finished"},
-            spec=json.dumps({"strategy": {"name": name}}),
+            spec=json.dumps({"strategy": {"name": name} | ({"selection": selection} if place else {})}),
             measures={"time_s": 9.0} | {key: pair[place] + seed / 100 for key, pair in measures.items()},
             params_digest=name,
         )
