@@ -83,7 +83,13 @@ def plant(kind: str, number: int) -> Plant:
         mine["strategy"] = {"name": "asp", "codec": {"name": "top_k", "ratio": ratio}}
         causes = ("codec", "rate", "momentum", "samples")
     elif kind == "momentum":
-        rate = mine["optimizer"]["lr"] * float(rng.uniform(3, 5))
+        # momentum acts together with staleness, of which both runs must have as much: their schedules differ
+        # in who arrives when, and the bound is rarely felt
+        other["strategy"] = {"name": "ssp", "staleness_bound": 6}
+        rate = float(rng.uniform(0.6, 0.9))
+        for run in (mine, other):
+            run["cluster"] = run["cluster"] | {"speed": [round(0.8 + each / 5, 2) for each in speed]}
+            run["stop"], run["evaluate_every"] = {"epochs": 4}, 4
         mine["optimizer"] = {"name": "sgd", "lr": round(rate / 10, 4), "momentum": 0.9}
         other["optimizer"] = {"name": "sgd", "lr": round(rate * float(rng.uniform(0.96, 1.04)), 4)}
     return Plant(ps.Experiment(**mine), ps.Experiment(**other), causes, kind)
@@ -106,8 +112,9 @@ def unlisted(number: int) -> Plant:
 
 
 def _with(**changes: Any) -> dict[str, Any]:
-    common = {"data": "digits", "batch_size": 96 if changes["cluster"]["workers"] == 6 else 128, "stop": {"epochs": 2}, "evaluate_every": 2, "processes": 1}
-    return common | changes
+    batch = 16 * changes["cluster"]["workers"]
+    common = {"data": "digits", "batch_size": batch, "stop": {"epochs": 2}, "evaluate_every": 2}
+    return common | {"processes": 1} | changes
 
 
 def _tried(case: tuple[str, int]) -> tuple[str, int, bool, str]:

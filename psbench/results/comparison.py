@@ -16,6 +16,7 @@ from psbench.results.groups import differences, group
 from psbench.results.run import Run
 
 if TYPE_CHECKING:
+    from psbench.causes import Answer
     from psbench.charts import Sheet
     from psbench.charts.display import Style, Width
 
@@ -39,11 +40,18 @@ class Comparison(Compared):
         sheet = comparison_chart(self.groups, *names, x=x or self.axis, width=pixels_of(style, width))
         return styled(sheet, [text for text in self.warnings if not text.endswith(FEW)], style, width)
 
-    def report(self, path: str | Path) -> Path:
-        """Write a report that opens without internet; see `report.write_report`."""
+    def report(self, path: str | Path, why: Answer | None = None) -> Path:
+        """Write a report that opens without internet; see `report.write_report`.
+
+        Parameters
+        ----------
+        path : path
+        why : Answer, optional
+            Of `psbench.why`: a section of its own.
+        """
         from psbench.results.page import write_page
 
-        return write_page(Path(path), self)
+        return write_page(Path(path), self, why)
 
 
 def comparison_of(

@@ -199,15 +199,19 @@ def _gaps(found: Reproduction, drawing: Drawing) -> Figure | None:
     colours, dashes = _looks({name: labels[name] for name in drawing.experiments})
     scale = alt.Scale(type="log", nice=False, padding=12)
     values = sorted(set(drawing.experiments.values()))
-    axis = alt.Axis(values=values, labelOverlap=False, format="~g")
+    axis = alt.Axis(values=values, labelOverlap="greedy", format="~g")
+    # linear near 0 and logarithmic beyond, as a run that is about to diverge costs a hundred times as much
+    heights = alt.Scale(type="symlog", constant=0.1)
+    ticks = alt.Axis(values=[-0.1, 0, 0.1, 0.3, 1, 3, 10, 30], format="~r")
     base = alt.Chart(table).encode(
         x=alt.X("x:Q", title=drawing.x, scale=scale, axis=axis),
         color=alt.Color("series:N", scale=colours, legend=alt.Legend(title=None)),
     )
     line = base.mark_line(point=True).encode(
-        y=alt.Y("value:Q", title=drawing.y), strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=None)
+        y=alt.Y("value:Q", title=drawing.y, scale=heights, axis=ticks),
+        strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=None),
     )
-    rules = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
+    rules = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", scale=heights), y2=alt.Y2("high:Q"))
     zero = alt.Chart(pd.DataFrame({"value": [0.0]})).mark_rule(color=GREY).encode(y="value:Q")
     return _figure(drawing, cast(alt.LayerChart, zero + rules + line), table)
 
