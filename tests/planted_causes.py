@@ -102,7 +102,7 @@ def unlisted(number: int) -> Plant:
     mine, other = (each.but(optimizer=found.other.optimizer) for each in (found.mine, found.other))
     if kind == "noise":
         noisy = {"worker": 0, "how": "noise", "after": 0}
-        mine = mine.but(cluster=mine.cluster.model_copy(update={"corruptions": [noisy]}))
+        mine = mine.but(cluster=mine.spec()["cluster"] | {"corruptions": [noisy]})
     elif kind == "amount":
         mine = mine.but(stop={"epochs": 0.5})
     else:

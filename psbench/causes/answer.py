@@ -196,7 +196,8 @@ class Answer:
             f"{_amount(gap, 'gap', signed=False)} {than} than that of {self.against}{self._over_seeds()}."
         ]
         if not self.causes:
-            return f"{found[0]} The runs differ in none of the causes that were asked for."
+            found.append("The runs differ in none of the causes that were asked for.")
+            return " ".join(found + (["All of it is unexplained.", *self._doubts()] if gap["gap"] else []))
         rest = self._spread("rest", lambda shares: shares.rest)
         if not self.explains:
             found.append(
