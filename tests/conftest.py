@@ -87,12 +87,28 @@ def scheduler() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _leave_to_the_night(items)
     users = (item.nodeid for item in items if "scheduler" in getattr(item, "fixturenames", ()))
     if unnamed := [nodeid for nodeid in users if not nodeid.startswith(ON_THE_CLUSTER)]:
         raise pytest.UsageError(f"these use the cluster: name them in ON_THE_CLUSTER: {', '.join(unnamed)}")
     if hasattr(config, "workerinput"):  # what takes minutes and cannot be shared out begins first
         items.sort(key=lambda item: _split_scope(item.nodeid) == _file(item.nodeid))
+
+
+def _leave_to_the_night(items: list[pytest.Item]) -> None:
+    """Mark cases beyond those that `by_day` asks for, which are spread evenly over all that its test has."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("by_day") and not item.get_closest_marker("nightly"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for found in cases.values():
+        (number,) = found[0].get_closest_marker("by_day").args
+        chosen = {len(found) * n // number for n in range(number)}
+        for index, item in enumerate(found):
+            if index not in chosen:
+                item.add_marker("nightly")
 
 
 def pytest_collection_finish() -> None:

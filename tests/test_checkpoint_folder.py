@@ -150,6 +150,7 @@ def test_a_barrier_continues_bit_by_bit_from_the_checkpoint_of_a_stop(undisturbe
     assert same(resume(tmp_path), undisturbed)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("strategy", ["asp", "hermes", {"name": "selsync", "delta": 1e9}], ids=str)
 def test_a_stop_leaves_a_checkpoint_whatever_is_under_way(strategy, tmp_path):
     experiment = toy_experiment(strategy, stop={"epochs": 1e6})

@@ -43,6 +43,7 @@ def test_a_codec_that_sends_all_is_no_codec(name, codec):
     torch.testing.assert_close(ours.parameters, theirs.parameters, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "codec"), PAIRS, ids=str)
 def test_codecs_and_strategies_learn_together(name, codec):

@@ -26,6 +26,7 @@ from psbench.testing.invariants import Invariants
 from psbench.testing.variants import extreme_values, variants
 
 
+@pytest.mark.by_day(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_every_strategy_of_the_catalogue(name):
@@ -294,6 +295,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", BROKEN, ids=lambda part: part.__name__)
 def test_each_way_to_break_it_is_named(part):

@@ -263,6 +263,7 @@ def alone(entry):
     return entry(**{name: value for name, value in SMALLEST.items() if name in entry.parameters})
 
 
+@pytest.mark.by_day(15)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", sorted(set(strategies.CATALOGUE) - OTHER_BATCHES - OTHER_MODELS - OTHER_STEPS - IN_PAIRS - LOSSY)

@@ -204,6 +204,7 @@ def try_runs(fault: str, runs: dict[str, Path], home: Path, seed: int, count: in
     return refused
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_damaged_run_is_refused_or_read(saved, tmp_path, fault):
     assert try_runs(fault, saved, tmp_path / "tried", 0, 8) > 0
@@ -314,6 +315,7 @@ def test_of_several_runs_the_damaged_one_is_named(saved, tmp_path, capsys):
     assert not out.exists()
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("fault", [name for name, (ending, *_) in FAULTS.items() if not ending])
 def test_a_damaged_cell_is_made_again_with_a_warning(tmp_path, fault):
     experiment = toy_experiment("bsp", stop={"updates": 4}, cluster={"workers": 2})

@@ -151,6 +151,7 @@ def home_of(sound: Path, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_damaged_file_is_refused_by_name_or_used(files, tmp_path, fault):
     assert try_files(fault, files, tmp_path, 0, 12) > 0

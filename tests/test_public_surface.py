@@ -55,6 +55,7 @@ def test_what_is_not_there_is_an_attribute_error():
         psbench.nothing_of_the_kind  # noqa: B018
 
 
+@pytest.mark.nightly
 def test_charts_load_the_grammar_of_addresses_only_when_needed(monkeypatch):
     monkeypatch.delitem(sys.modules, NAME, raising=False)
     defer_grammar()
@@ -143,6 +144,7 @@ out.flush()  # it is no longer sys.stdout, which is flushed at the end
 """
 
 
+@pytest.mark.nightly
 def test_a_terminal_shows_something_before_anything_large_is_loaded():
     done = subprocess.run(
         [sys.executable, "-c", RUN_IN_A_TERMINAL], capture_output=True, text=True, check=True

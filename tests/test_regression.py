@@ -102,6 +102,7 @@ def test_the_perceptron_of_the_thesis():
     assert workload.model.parameters.numel() == 707
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [TRAIN, 40])
 @pytest.mark.parametrize(("data", "model"), [(YEARS, "linear"), (HIGGS, "logistic"), (HIGGS, PERCEPTRON)])

@@ -65,6 +65,7 @@ BARRIERS = [
 ]
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", BARRIERS, ids=json.dumps)
 def test_under_a_barrier_a_run_goes_on_as_if_it_had_never_stopped(strategy, tmp_path):
@@ -127,6 +128,7 @@ ASYNCHRONOUS = [
 ]
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ASYNCHRONOUS, ids=json.dumps)
 def test_what_was_under_way_is_void_and_everything_else_goes_on(strategy, tmp_path):
@@ -183,6 +185,7 @@ REPEATING = [
 ]
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", REPEATING, ids=json.dumps)
 def test_steps_are_repeated_from_what_their_worker_held(strategy, tmp_path):

@@ -93,6 +93,7 @@ def rounds_are_own(name):
     return any(each.decides_own_rounds for each in make_strategy(name).compositions)
 
 
+@pytest.mark.by_day(7)
 @pytest.mark.parametrize("name", sorted(filter(rounds_are_own, CATALOGUE)))
 def test_no_strategy_exceeds_its_epochs_by_more_than_5_percent(name):
     """Each worker's last mini-batch may reach beyond the budget; without a barrier its last push may."""

@@ -62,6 +62,7 @@ def schedule(strategy="asp", **changes):
 # ---------------------------------------------------------------- nothing replaced is the run, bit for bit
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -223,6 +224,7 @@ PLANTS = {
 }
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("plant", PLANTS)
 def test_what_was_changed_is_found_and_the_rest_of_one_schedule_is_zero(plant):
     strategy, *changes = PLANTS[plant]
@@ -292,7 +294,7 @@ def test_runs_of_one_title_are_called_by_their_differences():
     assert "0.1" in answer.against
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, *at_night(2)])
 def test_progress_counts_the_runs_of_all_seeds_and_may_stop_them(processes):
     seen = []
     pair = [[ps.run(experiment(name, seed=seed)) for seed in (0, 1)] for name in ("asp", "bsp")]
@@ -313,6 +315,7 @@ def test_an_error_of_a_cause_in_another_process_is_raised():
         why(experiment(), experiment("bsp"), [Divides], seeds=2, processes=2, progress=False)
 
 
+@pytest.mark.nightly
 def test_one_seed_is_said_to_be_no_answer_and_more_are_run_in_processes():
     one = why(experiment(), experiment("bsp"), ["staleness"], seeds=1, progress=False)
     assert "One seed is no answer" in one.sentence
@@ -322,6 +325,7 @@ def test_one_seed_is_said_to_be_no_answer_and_more_are_run_in_processes():
     assert [pair.seed for pair in two.pairs] == [0, 1]
 
 
+@pytest.mark.nightly
 def test_a_script_without_a_guard_may_ask_in_processes(tmp_path):
     script = tmp_path / "ask.py"
     script.write_text(

@@ -103,6 +103,7 @@ def test_reading_and_computing_are_drawn_where_a_run_tells_them_apart(validator)
     assert "steps" not in [figure.name for figure in plain]
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize(
     "chart",
     [

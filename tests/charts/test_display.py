@@ -134,6 +134,7 @@ def test_a_figure_of_a_paper_is_flatter_than_on_the_screen(runs):
     assert printed_rows["height"] == rows["height"]  # three workers have as little room as can be
 
 
+@pytest.mark.nightly
 def test_a_figure_of_a_paper_has_the_size_font_and_units_of_one(runs, tmp_path):
     for width, inches in (("column", 3.4), ("page", 7.0)):
         sheet = runs[0].chart("val_loss", style="paper", width=width)

@@ -84,6 +84,7 @@ def toys():
     take_out("toy_plan")
 
 
+@pytest.mark.by_day(17)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_switches_by_hand_at_random_under_every_strategy(name):

@@ -90,6 +90,7 @@ def ada(tmp_path_factory):
         return student, folder, worked(student, "ada@uni", patched, folder, KNOWN)
 
 
+@pytest.mark.nightly
 def test_a_student_s_edition_is_worked_through_graded_and_ranked(ada, monkeypatch, capsys):
     student, folder, found = ada
     assert (found["score"], [test["score"] for test in found["tests"]]) == (10, [2] * 5)
@@ -195,6 +196,7 @@ CODE = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_is_wrong_with_one_submission_costs_no_other_its_grade(ada, tmp_path, monkeypatch, capsys):
     """A class as it is handed in: a zip, 100,000 brackets, a file that is no zip, a run that names code."""

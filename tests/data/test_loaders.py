@@ -120,6 +120,7 @@ def drawn(loader):
     return found
 
 
+@pytest.mark.by_day(14)
 @pytest.mark.parametrize("data", [WHOLE, Samples()], ids=["TensorDataset", "Dataset"])
 @pytest.mark.parametrize("kind", LOADERS)
 def test_the_samples_that_torch_draws_are_trained_on(kind, data):

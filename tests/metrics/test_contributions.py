@@ -327,6 +327,7 @@ COUNTED = {
 }
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.parametrize("name", COUNTED)
 def test_the_samples_of_each_push_are_those_that_the_run_drew(name, monkeypatch):
     drawn = defaultdict(list)

@@ -59,6 +59,7 @@ NIGHTLY = ["squeezenet1_1", "resnet18", "efficientnet_b0", "regnet_y_400mf", "mn
 ARCHITECTURES = ["shufflenet_v2_x0_5", "mobilenet_v3_small"]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *at_night(*NIGHTLY)])
 def test_a_step_of_torchvisions_networks(architecture):
     data = samples(numbers(6, 3, 48, 48), classes(6))

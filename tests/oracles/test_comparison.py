@@ -165,6 +165,7 @@ def test_frame_and_table_of_a_sweep(which: str, request: pytest.FixtureRequest) 
             check(row["time_to_target_s"], math.inf if never else sum(times) / len(times), setting)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("which", ["swept", "damaged"])
 @pytest.mark.parametrize(
     ("value", "better"),

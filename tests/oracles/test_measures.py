@@ -76,6 +76,7 @@ def expected_of(run: Run, target_of: str, target: float) -> dict[str, float | No
     )
 
 
+@pytest.mark.by_day(24)
 @pytest.mark.parametrize(("target_of", "target"), [("val_accuracy", 0.9), ("train_loss", 0.4)])
 @pytest.mark.parametrize("name", NAMES)
 def test_measures_of_a_run(runs: dict[str, list[Run]], name: str, target_of: str, target: float) -> None:

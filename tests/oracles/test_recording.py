@@ -107,6 +107,7 @@ def test_a_column_travels_in_as_few_bytes_as_hold_it(numbers: list[int], kind: s
     assert np.frombuffer(base64.b64decode(packed["data"]), f"<{kind}").tolist() == numbers
 
 
+@pytest.mark.by_day(36)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
 def test_sums_and_counts_since_an_earlier_state(runs: dict[str, list[Run]], name: str, share: float) -> None:

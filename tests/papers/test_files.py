@@ -28,7 +28,8 @@ from psbench_papers.library import FILES, NAMES, load, parse, stored
 from psbench_papers.measures import TARGETS, measure
 from psbench_papers.outcome import Reproduction, RowOutcome
 from psbench_papers.page import _compared, _paper, _percent, _seeds, write_page
-from psbench_papers.session import plan, stored_reproduction
+from psbench_papers.session import plan
+from psbench_papers.session import stored_reproduction as _stored_reproduction
 from psbench_papers.text import (
     counts_line,
     how_to_run,
@@ -43,6 +44,8 @@ from psbench_papers.verdict import ALPHA, VERDICTS, bounds
 ROOT = Path(__file__).parents[2]
 PAPERS = [load(name) for name in NAMES]
 names = pytest.mark.parametrize("paper", PAPERS, ids=NAMES)
+#: judging a paper's stored runs takes a second, and no test changes what it finds
+stored_reproduction = cache(_stored_reproduction)
 
 
 @cache
@@ -68,6 +71,7 @@ def test_what_differs_is_said_at_every_scale(paper):
         assert len(setup.called) > 3, name
 
 
+@pytest.mark.by_day(9)
 @names
 @pytest.mark.parametrize("scale", ["smoke", "quick", "medium"])
 def test_every_experiment_is_valid(paper, scale):
@@ -119,6 +123,7 @@ def test_assumed_numbers_are_drawn_alike_for_all_experiments_of_a_paper():
     assert min(drawn) < 0.8 < 1.25 < max(drawn)
 
 
+@pytest.mark.by_day(3)
 @names
 def test_every_assumed_number_of_a_sensitive_row_is_drawn(paper):
     """Each for the strategies that have it; and no run ends before a target for want of time."""
@@ -169,6 +174,7 @@ def _whole(spec: str) -> str:
     return json.dumps(Experiment.from_spec(json.loads(spec)).spec(), sort_keys=True)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.filterwarnings("ignore::psbench.errors.DoubtfulComposition")  # an update as it is printed
 @pytest.mark.parametrize("paper", [p for p in PAPERS if stored(p.name).is_file()], ids=lambda p: p.name)
 def test_what_comes_with_psbench_is_of_this_plan(paper):
@@ -481,6 +487,7 @@ def test_one_table_is_judged_by_the_family_of_the_paper():
     assert alone.claims[0].power == whole.claims[0].power
 
 
+@pytest.mark.by_day(3)
 @names
 def test_a_size_that_assumed_numbers_affect_is_confirmed_over_their_draws(paper):
     """Nine in ten keep it, counted from the stored runs themselves."""
@@ -536,6 +543,7 @@ def said_of(found):
         yield from (figure.name, figure.note, *figure.table[::9].to_csv(float_format="%.4g").splitlines())
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("name", ["strategy_switch", "sync_switch", "dbs_sgd", "adacomm"])
 def test_what_is_said_of_stored_results_is_as_reviewed(name):
     golden = Path(__file__).parent / "stored" / f"{name}.txt"
@@ -545,6 +553,7 @@ def test_what_is_said_of_stored_results_is_as_reviewed(name):
     assert lines == golden.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.by_day(3)
 @names
 def test_no_two_curves_of_a_figure_look_alike(paper):
     """Strategies of a family share a colour; their lines then differ in the dash, in the legend too."""

@@ -92,7 +92,8 @@ def test_data_that_are_not_there_make_rows_that_were_not_run(monkeypatch, tmp_pa
 def test_verify_takes_the_folder_of_data_sets(capsys, tmp_path, monkeypatch):
     """The help's own example is of MNIST."""
     monkeypatch.setenv("PSBENCH_DATA", "")
-    seed = next(n for n in range(99) if "mnist" in draw(stored_records("strategy_switch"), n).spec)
+    stored = stored_records("strategy_switch")
+    seed = next(n for n in range(99) if "mnist" in draw(stored, n).spec)
     assert main(["verify", "strategy_switch", "--seed", str(seed), "--data", str(tmp_path)]) == 2
     assert f"error: mnist: {tmp_path}" in capsys.readouterr().err
     assert main(["verify", "strategy_switch", "--data", str(tmp_path / "none")]) == 2

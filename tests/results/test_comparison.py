@@ -139,6 +139,7 @@ class TestSpeedUps:
         compared = ps.compare([made("bsp", stop=between), made("asp", stop=between)])
         assert "ended at their time limit" in compared.no_speed_up["asp"]
 
+    @pytest.mark.by_day(1)
     @pytest.mark.slow
     @pytest.mark.parametrize("place", ["baseline", "other"])
     def test_of_a_run_that_was_stopped_there_is_none_and_every_view_says_so(

@@ -76,6 +76,7 @@ def test_a_run_that_is_evaluated_too_seldom_is_said(runs):
     assert at_its_start.chart("time_use", "val_accuracy")
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("baseline", ["asp", "bsp"])
 def test_runs_that_are_cut_at_their_start_have_no_speed_up(baseline, tmp_path):
     """ASP makes three times as many updates an epoch, so it had made too many at its first evaluation."""

@@ -81,6 +81,7 @@ def test_each_row_is_that_of_scipy(drawn):
     assert lines[2].endswith(": no difference is shown")
 
 
+@pytest.mark.nightly
 def test_chance_is_found_real_in_one_of_twenty_at_most():
     rng = np.random.default_rng(0)
     real = 0

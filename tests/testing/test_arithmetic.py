@@ -364,6 +364,7 @@ def _known():
     take_out("faulty_")
 
 
+@pytest.mark.by_day(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", SAID, ids=lambda part: part.__name__)
 def test_each_fault_is_named(part):
@@ -391,6 +392,7 @@ def test_what_is_right_passes(part):
     check_strategy(part, clusters=1, events=40)
 
 
+@pytest.mark.by_day(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_so_does_the_arithmetic_of_every_published_strategy(name):

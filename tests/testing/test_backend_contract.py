@@ -289,6 +289,7 @@ FAULTS: dict[type[SimulatedCluster], str] = {
 }
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize("cluster", FAULTS, ids=lambda cluster: cluster.__name__)
 def test_a_cluster_with_a_fault_is_found_out(
     cluster: type[SimulatedCluster], monkeypatch: pytest.MonkeyPatch

@@ -145,6 +145,7 @@ def test_a_turned_sign_is_found(monkeypatch):
 # -------------------------------------------------------------------- faults of the engine and of parts
 
 
+@pytest.mark.by_day(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("words", FAULTS)
 def test_a_planted_fault_is_found(monkeypatch, words):
@@ -213,6 +214,7 @@ def test_strategies_that_should_be_equal_and_make_other_models_are_found(monkeyp
 # -------------------------------------------------------------------- the command
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_prints_what_was_covered(capsys):
     assert main(["fuzz", "--schedules", "16", "--strategy", "ssp", "--processes", "1"]) == 0

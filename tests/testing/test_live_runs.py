@@ -167,6 +167,7 @@ LATE = [
 ]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [*SOON, *(pytest.param(each, marks=pytest.mark.nightly) for each in LATE)])
 def test_planted_faults_are_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,7 @@ def test_what_a_fit_errs_by_for_other_workers_is_drawn_for_more(measured):
     assert np.std(sigma) / np.mean(sigma) == pytest.approx((high - low) / (2 * Z90 * value), rel=0.15)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("strategy", ["ssp", "k_bsp", "local_sgd", "all_reduce"])
 def test_a_strategy_that_was_not_fitted_is_predicted(measured, strategy):
     """Within 5 % of the known cluster, and its idle share within 3 points.
@@ -195,6 +196,7 @@ def test_the_way_back_alone_may_vary():
         assert np.ptp(down) == pytest.approx(2e-3, abs=5e-4)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("mbit_s", [1e6, 100.0])
 def test_more_workers_on_a_link_of_unknown_rate_are_predicted(mbit_s):
     """What messages cost each other is found from four workers, and eight under BSP and SSP are predicted."""

@@ -229,6 +229,7 @@ def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Dir
         assert web.evaluate(note, "val_accuracy") == "whole run"
 
 
+@pytest.mark.nightly
 def test_a_switch_is_a_phase_of_its_own(short: Direct, screenshots: Path) -> None:
     web = short.web
     web.click(".psb-first-wait")

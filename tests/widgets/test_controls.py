@@ -139,6 +139,7 @@ def sized(name: str) -> dict[str, Any]:
     return {"cluster": {"workers": 4}} if name in OF_GROUPS else {}
 
 
+@pytest.mark.by_day(20)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_panel_shows_is_the_experiment_it_was_given(name: str) -> None:
     experiment = Experiment(strategy=name, stop={"epochs": 3}, seed=7, **sized(name))

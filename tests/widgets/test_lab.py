@@ -62,6 +62,7 @@ def test_a_switch_is_marked_in_every_curve(panel: Panel) -> None:
         assert [r["event"] for r in rows(panel, key) if r["event"]] == ["switch to asp"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", ["strategy_switch", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("ssp", "k_bsp"))]
 )
@@ -76,6 +77,7 @@ def test_chart_specifications_are_valid_vega_lite(panel: Panel, name: str) -> No
         assert json.loads(json.dumps(chart.rows(), allow_nan=False)) == chart.rows()
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("x", list(charts.AXES))
 def test_curves_are_drawn_against_any_axis(brief: Panel, x: str) -> None:
     brief.say("axis", x=x)

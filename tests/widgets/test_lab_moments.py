@@ -128,6 +128,7 @@ def test_sums_are_those_up_to_the_moment(panel: Panel) -> None:
     assert sum(row["applied"] for row in rows(panel, "share")) == len(applied)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
 def test_a_situation_is_one_press_and_shows_what_it_says(panel: Panel, preset: Preset) -> None:
     panel.say("preset", name=preset.name)

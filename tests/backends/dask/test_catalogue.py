@@ -87,6 +87,7 @@ def trained(strategy: dict[str, Any]) -> ThreadedRun:
     return done
 
 
+@pytest.mark.by_day(12)
 @pytest.mark.parametrize("name", [*FIRST, *at_night(*(name for name in NAMES if name not in FIRST))])
 def test_every_entry_trains_live_and_is_replayed(name: str) -> None:
     switch = HALFWAY if name == "strategy_switch" else {}
@@ -114,6 +115,7 @@ def compressed(name: str, codec: dict[str, Any], assignment: str) -> dict[str, A
     return strategy | parts
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize(
     ("name", "codec", "assignment"),
     [case if case in SOME else pytest.param(*case, marks=pytest.mark.nightly) for case in CASES],

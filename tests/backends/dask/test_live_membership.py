@@ -56,6 +56,7 @@ def until_all_are_back(strategy: Any, cluster: Any = COMINGS) -> ThreadedRun:
     return done
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -180,6 +181,7 @@ def switch_by_hand(after: int) -> Any:
     return on_rows
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_any_pair_is_switched_between_live(pair: tuple[Any, Any]) -> None:

@@ -70,6 +70,7 @@ DETERMINED = [
 ]
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.parametrize("strategy", DETERMINED, ids=json.dumps)
 def test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy: Any) -> None:
     """To the model of the run that nobody stopped, which is the simulated one."""
@@ -127,6 +128,7 @@ def test_it_does_with_what_parts_of_a_persons_own_keep(strategy: Strategy) -> No
     test_under_a_barrier_a_live_run_goes_on_bit_by_bit(strategy)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize(
     "strategy",
     [

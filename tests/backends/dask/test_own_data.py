@@ -58,6 +58,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.dask
 @pytest.mark.parametrize(
     "form", [pytest.param(form, marks=pytest.mark.nightly if form in AT_NIGHT else ()) for form in FORMS]

@@ -67,6 +67,7 @@ FORMS = {
 }
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_trained_live_as_in_virtual_time(form: str, scheduler: str) -> None:
     make, changes = FORMS[form]
@@ -82,6 +83,7 @@ def test_jobs_take_networks_of_ones_own(scheduler: str) -> None:
     assert torch.equal(live.parameters, simulated.parameters)
 
 
+@pytest.mark.nightly
 def test_other_machines_need_not_have_the_file(scheduler: str, tmp_path, monkeypatch) -> None:
     """The cluster's processes have begun without this folder in their paths."""
     (tmp_path / "only_here.py").write_text(
@@ -106,6 +108,7 @@ CELLS = {
 }
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("name", ["diloco", "easgd", *at_night("median", "dc_asgd")])
 def test_a_strategy_that_computes_is_a_cell_of_a_notebook(
     name: str, scheduler, tmp_path, monkeypatch

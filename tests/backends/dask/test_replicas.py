@@ -85,6 +85,7 @@ def gone_on(done: KeptRun, kept: msg.KeepState) -> ThreadedRun:
     return again
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "strategy",
     [

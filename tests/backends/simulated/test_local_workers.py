@@ -224,3 +224,16 @@ def test_numbers_are_measured_and_take_their_time():
     assert all(fact["train_loss"] > 0 for fact in facts)
     asked = done.log.of_kind(Kind.MEASURE)["time_s"][:8]
     assert (done.log.of_kind(Kind.MEASURED)["time_s"] > asked).all()
+
+
+def test_a_model_that_others_delay_begins_its_steps_later():
+    """Two models, and later two pushes, share a link: both pairs take twice a message's time alone."""
+
+    def version_s(mbit):
+        cluster = toy_cluster([1.0, 1.0], server_bandwidth_mbit_s=mbit, link_sharing="equal")
+        local = {"name": "local_sgd", "local_steps": 1}
+        done = run(toy_experiment(local, cluster=cluster, timing_only=True, stop={"updates": 1}))
+        return float(done.log.of_kind(Kind.APPLY)["time_s"][-1]), done.meta["model_bytes"]
+
+    (slow_s, model_bytes), (fast_s, _) = version_s(0.01), version_s(1e9)
+    assert slow_s - fast_s == pytest.approx(4 * 8 * model_bytes / 0.01e6, rel=1e-6)

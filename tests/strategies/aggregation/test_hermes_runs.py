@@ -65,6 +65,7 @@ def test_the_model_gets_better_than_any_worker_was_at_first():
     assert run.summary()["final"]["val_accuracy"] > 0.92
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_lenient_threshold_pushes_more_often():
     counts = [

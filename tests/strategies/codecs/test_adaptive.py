@@ -32,6 +32,7 @@ def push(worker: int = 0, compute_s: float = 1.0, send_s: float = 0.0, loss: flo
 # ---------------------------------------------------------------- identities
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("kind", ["send_share", "mq_grad"])
 @pytest.mark.parametrize(
     ("codec", "name"), [({"name": "top_k", "ratio": 0.2}, "ratio"), ({"name": "qsgd", "levels": 3}, "levels")]

@@ -153,6 +153,7 @@ def optimum() -> np.ndarray:
     return np.linalg.lstsq(np.concatenate(inputs), np.concatenate(outputs))[0]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "codec",

@@ -130,6 +130,7 @@ def test_top_k_is_so_many_times_smaller():
     assert round(32_000 / TopK(ratio=0.01).num_bits(1000), 1) == 76.2
 
 
+@pytest.mark.by_day(10)
 @pytest.mark.slow
 @each
 @given(vector=vectors(), seed=st.integers(0, 9))

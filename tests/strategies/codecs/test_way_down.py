@@ -80,6 +80,7 @@ def test_the_bound_of_terngrad_is_reached():
     )
 
 
+@pytest.mark.by_day(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", [codec for codec, _ in ON_AVERAGE.values()], ids=list(ON_AVERAGE))
 @pytest.mark.parametrize("outlier", [0.0, 30.0, 1e4])

@@ -73,6 +73,7 @@ def test_progress_and_bytes():
     assert often.summary()["bytes"]["up"] == 4 * seldom.summary()["bytes"]["up"]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "expected"), [(1, 4.3807), (10, 1.7337)])
 def test_a_local_step_takes_as_long_as_theorem_1_says(steps, expected):

@@ -199,6 +199,7 @@ IN_STEP = [
 ]
 
 
+@pytest.mark.by_day(10)
 @pytest.mark.parametrize("name", IN_STEP)
 @pytest.mark.parametrize("speeds", [[1.0, 1.0, 1.0], [1.0, 0.5, 0.25]], ids=["alike", "unlike"])
 def test_every_strategy_whose_workers_keep_step_has_torch_s_rates(name, speeds, rates):
@@ -248,6 +249,7 @@ def test_adacomm_that_defers_keeps_the_rate_within_a_round(rates):
     assert {rate for own in rates.values() if len(own) > 3 for rate in own} == {0.3}
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("name", ["local_sgd", "diloco", "streaming_diloco", "d_psgd", "selsync"])
 def test_a_resumed_run_has_the_rates_of_one_that_was_not_stopped(name, tmp_path):
     # d_psgd: some workers are in the middle of their steps

@@ -310,6 +310,7 @@ def test_the_printed_order_statistics():
     assert [round(sync(k), 4) for k in (1, 2, 4, 8)] == [0.125, 0.2679, 0.6345, 2.7179]
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "expected"), THEORY, ids=lambda v: getattr(v, "name", None))
 def test_rounds_of_exponential_steps_take_as_long_as_theory_says(strategy, expected):

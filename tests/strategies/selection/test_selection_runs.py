@@ -123,6 +123,7 @@ def experiment(rule, strategy="bsp", **changes):
 # -------------------------------------------------------------------- the same wherever it runs
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("rule", [*RULES, DrawnOnce(), ByReports()], ids=[*IDS, "drawn_once", "by_reports"])
 def test_simulated_live_and_replayed(rule):
     """Under a barrier a live run computes the model of the simulated one, and both are decided again."""
@@ -135,6 +136,7 @@ def test_simulated_live_and_replayed(rule):
     replay(replace(virtual, log=live.log))
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize("rule", [*RULES, ByReports()], ids=[*IDS, "by_reports"])
 @pytest.mark.parametrize("strategy", ["bsp", "asp"])
 def test_a_resumed_run_chooses_what_it_would_have_chosen(rule, strategy, tmp_path):

@@ -300,6 +300,7 @@ def test_every_decision_is_taken_again_in_replay(done):
     assert ps.replay(done) == len(done.log)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_it_is_deterministic(done):
     again = ps.run(experiment())

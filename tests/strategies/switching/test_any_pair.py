@@ -67,6 +67,7 @@ def to_and_fro(first, second, **options):
 EVERY = 15
 
 
+@pytest.mark.by_day(17)
 @pytest.mark.slow
 @pytest.mark.parametrize("first", NAMES)
 def test_every_pair_there_and_back_on_random_clusters(first):

@@ -185,6 +185,7 @@ def test_a_straggler_that_dies_stays_dead_and_may_come_again():
 # -------------------------------------------------------------------- the rest
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "first", "second"),
