@@ -66,7 +66,9 @@ export class Explanation {
       field.replaceChildren(
         ...over.map(({ number, label }) => h("option", { value: number }, `${number}: ${label}`)),
       );
-      const kept = over.some(({ number }) => String(number) === picked[place]);
+      // a run is not compared with itself, as the first one would be that was there alone
+      const free = !place || picked[place] !== this.mine.value;
+      const kept = free && over.some(({ number }) => String(number) === picked[place]);
       field.value = kept ? picked[place] : String(over[Math.min(place, over.length - 1)]?.number ?? "");
     }
   }
