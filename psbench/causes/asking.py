@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +34,8 @@ from psbench.system.cores import cores
 from psbench.system.parent import end_with_parent
 from psbench.system.signals import ignore_ending
 
+#: the place of a question, and a message about it
+_Answers: TypeAlias = Generator[tuple[int, tuple[str, Any]], None, None]
 Asked: TypeAlias = Run | Experiment | str | Path
 #: methods of which two causes must not both have a say
 _EXCLUSIVE = ("age", "optimizer", "data", "composition", "end")
@@ -278,13 +280,13 @@ def _explain(
     return [found[place] for place in range(len(questions))]
 
 
-def _here(questions: Sequence[_Question], watch: Watch) -> Iterator[tuple[int, tuple[str, Any]]]:
+def _here(questions: Sequence[_Question], watch: Watch) -> _Answers:
     for place, question in enumerate(questions):
         tell = partial(watch.moved, place)
         yield place, ("done", {"answer": _answer(question, tell)})
 
 
-def _side_by_side(questions: Sequence[_Question], processes: int) -> Iterator[tuple[int, tuple[str, Any]]]:
+def _side_by_side(questions: Sequence[_Question], processes: int) -> _Answers:
     # by cloudpickle, as causes may be classes of a notebook
     return in_processes([cloudpickle.dumps(each) for each in questions], processes, _serve)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -16,7 +16,7 @@ from psbench.system.child import END_S, Child
 
 def in_processes(
     packed: Sequence[bytes], processes: int, target: Callable[[Connection], None] = serve
-) -> Iterator[tuple[int, tuple[str, Any]]]:
+) -> Generator[tuple[int, tuple[str, Any]], None, None]:
     """Run packed cells in processes, and yield answers: the index of a cell, and its message.
 
     Every cell is answered with ("done", ...) once; of a process that dies, the cell it was at is answered
