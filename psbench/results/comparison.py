@@ -12,11 +12,11 @@ from psbench.errors import ParameterError
 from psbench.metrics import clock_of, end_of, evaluations
 from psbench.results.compared import FEW, Compared
 from psbench.results.equal import cut_equal
+from psbench.results.explained import Explained
 from psbench.results.groups import differences, group
 from psbench.results.run import Run
 
 if TYPE_CHECKING:
-    from psbench.causes import Answer
     from psbench.charts import Sheet
     from psbench.charts.display import Style, Width
 
@@ -40,14 +40,14 @@ class Comparison(Compared):
         sheet = comparison_chart(self.groups, *names, x=x or self.axis, width=pixels_of(style, width))
         return styled(sheet, [text for text in self.warnings if not text.endswith(FEW)], style, width)
 
-    def report(self, path: str | Path, why: Answer | None = None) -> Path:
+    def report(self, path: str | Path, why: Explained | None = None) -> Path:
         """Write a report that opens without internet; see `report.write_report`.
 
         Parameters
         ----------
         path : path
-        why : Answer, optional
-            Of `psbench.why`: a section of its own.
+        why : Explained, optional
+            An answer of `psbench.why`: the first section.
         """
         from psbench.results.page import write_page
 

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
@@ -16,15 +16,13 @@ from psbench.metrics import repeatability
 from psbench.percents import spaced
 from psbench.results.compared import Compared
 from psbench.results.comparison_table import COLUMNS, FOLDED, as_text
+from psbench.results.explained import Explained
 from psbench.results.html import page, swatch
 from psbench.results.run import Run
 from psbench.system.files import check_writable, write_text
 
-if TYPE_CHECKING:
-    from psbench.causes import Answer
 
-
-def write_page(path: Path, comparison: Compared, why: Answer | None = None) -> Path:
+def write_page(path: Path, comparison: Compared, why: Explained | None = None) -> Path:
     """Write the report of a comparison, whole or not at all, and return its path.
 
     Raises
@@ -38,7 +36,7 @@ def write_page(path: Path, comparison: Compared, why: Answer | None = None) -> P
     return write_text(path, _page(comparison, why))
 
 
-def _page(comparison: Compared, why: Answer | None) -> str:
+def _page(comparison: Compared, why: Explained | None) -> str:
     groups = comparison.groups
     labels = [label for label, runs in groups.items() for _ in runs]
     looks = charts.looks(groups)
@@ -65,7 +63,7 @@ def _page(comparison: Compared, why: Answer | None) -> str:
     )
 
 
-def _why(answer: Answer) -> dict[str, Any]:
+def _why(answer: Explained) -> dict[str, Any]:
     """Return the section that explains the difference of two runs."""
     return {
         "title": answer.question,
