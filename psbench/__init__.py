@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from psbench.core.strategy import Strategy
     from psbench.core.switching_strategy import SwitchingStrategy
     from psbench.data.own.entry import data
+    from psbench.detached import attach, submit
     from psbench.errors import BackendError, DataError, ProtocolError, PsbenchError, SpecError
     from psbench.experiment import Experiment
     from psbench.results.comparison import Comparison
@@ -50,6 +51,7 @@ _NAMES = {
     "psbench.core.stop": ("Stop",),
     "psbench.core.strategy": ("Strategy",),
     "psbench.core.switching_strategy": ("SwitchingStrategy",),
+    "psbench.detached": ("attach", "submit"),
     "psbench.errors": ("BackendError", "DataError", "ProtocolError", "PsbenchError", "SpecError"),
     "psbench.experiment": ("Experiment",),
     "psbench.results.comparison": ("Comparison",),
@@ -79,6 +81,7 @@ __all__ = [
     "Sweep",
     "SwitchingStrategy",
     "__version__",
+    "attach",
     "compare",
     "data",
     "predict",
@@ -87,6 +90,7 @@ __all__ = [
     "resume",
     "run",
     "strategies",
+    "submit",
     "sweep",
     "why",
     "write_report",

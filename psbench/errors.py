@@ -110,7 +110,7 @@ class DoubtfulComposition(UserWarning):
 
 
 class DamagedFile(UserWarning):
-    """A saved result that cannot be read, and is made again."""
+    """A saved result that cannot be read, and is computed again."""
 
 
 class ExtensionWarning(UserWarning):

@@ -214,7 +214,7 @@ class Experiment(Specification):
 
     @model_validator(mode="after")
     def _needs_no_values_to_take_time(self) -> Self:
-        """Give a run without gradients the default's first strategy: its rule reads validation values."""
+        """Give a timing-only run the first strategy of the default, whose rule reads validation values."""
         if self.timing_only and "strategy" not in self.model_fields_set:
             self.__dict__["strategy"] = self.strategy.compositions[0]
         return self
@@ -303,7 +303,7 @@ class Experiment(Specification):
 
     @property
     def plateau(self) -> PlateauRule | None:
-        """A new rule of the servers' rate, if that goes by evaluations."""
+        """A new rule of the servers' rate, if the rate depends on evaluations."""
         schedule = self.optimizer.schedule
         if not isinstance(schedule, Plateau):
             return None
@@ -475,7 +475,7 @@ _SECTIONS = {
 
 
 def _names_first(setting: tuple[str, Any]) -> int:
-    """Order settings, so that whatever is below a name is set after it."""
+    """Order settings so that a name is set before the fields below it."""
     path = setting[0]
     return 0 if "." not in path else 1 if path.endswith(".name") else 2
 

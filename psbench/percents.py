@@ -15,7 +15,7 @@ def percent(share: float, digits: int = 0, sign: str = "-") -> str:
 
 
 def spaced(text: str) -> str:
-    r"""Return a text in which all percents are written so, such as the reason of a switch from a log.
+    r"""Return a text with a no-break space before each percent sign, such as the reason of a switch.
 
     >>> spaced("loss changed by 0.97% an epoch, below 1.00%")
     'loss changed by 0.97\xa0% an epoch, below 1.00\xa0%'

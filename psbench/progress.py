@@ -81,7 +81,7 @@ class RunProgress:
                 self._clocks.rise(worker, count)
 
     def _note_holds(self, log: EventLog, rows: Rows) -> None:
-        """Note which workers wait, and why: of each only its last row matters."""
+        """Record the waiting workers with their reasons; only the last row of each worker matters."""
         workers, places = np.unique(rows["worker"][::-1], return_index=True)
         for worker, place in zip(workers.tolist(), places.tolist(), strict=True):
             self._holds.pop(worker, None)
@@ -129,6 +129,30 @@ class RunProgress:
         verb = "waits" if len(waiting) == 1 else "wait"
         whom = f" for {_workers(under_way)}" if under_way else ""
         return f"{_workers(waiting)} {verb}{whom}{reason}"
+
+
+class LogProgress:
+    """Progress of a run whose log grows, and is cut when the run returns to a checkpoint.
+
+    Parameters
+    ----------
+    stop : Stop
+    meta : dict
+        See `RunProgress`.
+    """
+
+    def __init__(self, stop: Stop, meta: dict[str, Any]) -> None:
+        self._of = stop, meta
+        self._progress, self._read = RunProgress(stop, meta), 0
+
+    def read(self, log: EventLog) -> RunProgress:
+        """Read the new rows, or all rows of a log that was cut, and return the progress."""
+        end = len(log)
+        if end < self._read:
+            self._progress, self._read = RunProgress(*self._of), 0
+        self._progress.read(log, self._read, end)
+        self._read = end
+        return self._progress
 
 
 def _quality(evaluated: Mapping[str, float | None]) -> str:

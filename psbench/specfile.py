@@ -190,7 +190,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not equals or not all(keys):
         raise SpecError(f"--set {shown}: expected path=value, such as strategy.staleness_bound=5")
     if len(keys) > _DEEPEST:
-        raise SpecError(f"--set {shown}: the path has {len(keys)} names; there are no more than {_DEEPEST}")
+        raise SpecError(f"--set {shown}: the path has {len(keys)} names; the limit is {_DEEPEST}")
     return path, parse_yaml(value, f"--set {shown}")
 
 

@@ -46,6 +46,7 @@ ON_THE_CLUSTER = (
         for name in (
             "bytes_sent",
             "dask_runs",
+            "detached",
             "doctor",
             "fork_server",
             "live_resume",

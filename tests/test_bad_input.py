@@ -275,7 +275,7 @@ MISTAKES = {
     "an unknown amount": (["compare", "ssp.yaml", "--equal", "byte"], ("mean 'bytes'?",)),
     "an equal amount of what is not evaluated": (
         ["compare", "ssp.yaml", "--equal", "bytes", "--set", "timing_only=true", "--out", "out"],
-        ("equal = 'bytes': ssp is timing-only, and is never evaluated",),
+        ("equal = 'bytes': ssp is timing-only, so it is never evaluated",),
     ),
     "an equal amount on different data": (
         ["compare", "ssp.yaml", "mixture.yaml", "--equal", "samples"],
@@ -283,7 +283,7 @@ MISTAKES = {
     ),
     "an equal time on two clocks": (
         ["compare", "ssp.yaml", "live.yaml", "--equal", "time"],
-        ("virtual and wall-clock seconds do not compare",),
+        ("virtual and wall-clock seconds cannot be compared",),
     ),
     "a curve over nothing": (["predict", "ssp.yaml", "--over", "=1,2"], ("--over =1: expected path=value",)),
     "a misspelt run to resume": (["resume", "fil"], ("did you mean file?",)),
@@ -330,7 +330,7 @@ SWEEPS = {
     "an unknown strategy": ("sweep: {strategy: [bsp, aspp]}", (), ("strategy=aspp", "did you mean 'asp'?")),
     "a value out of range": ("sweep: {optimizer.lr: [0.1, 0]}", (), ("optimizer.lr=0", "greater than 0")),
     "the seed": ("sweep: {seed: [1, 2]}", (), ("give seeds",)),
-    "no seeds": ("{sweep: {strategy: [bsp]}, seeds: 0}", (), ("seeds: give how many", "got 0")),
+    "no seeds": ("{sweep: {strategy: [bsp]}, seeds: 0}", (), ("seeds: give a number", "got 0")),
     "a misspelt field": ("{sweeep: {strategy: [bsp]}}", (), ("unknown field", "'sweeep'")),
     "what only the data show": ("sweep: {batch_size: [64, 5000]}", (), ("batch_size=5000", "1438")),
     "a grid without values": ("", ("--grid", "strategy"), ("--grid strategy", "path=value")),

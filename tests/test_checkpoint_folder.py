@@ -268,7 +268,7 @@ def test_a_push_beyond_the_next_and_checkpoints_of_two_runs_are_refused(written,
         check(path, checkpoint, experiment)
     for name in ("a", "b"):
         Checkpoint({}, {"run_id": name}).save(tmp_path / f"{name}.npz")
-    with pytest.raises(DataError, match=r"b\.npz: belongs to another run than a\.npz"):
+    with pytest.raises(DataError, match=r"b\.npz: belongs to a different run from a\.npz"):
         find(tmp_path)
 
 

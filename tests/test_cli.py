@@ -350,7 +350,7 @@ def test_list_for_a_person_is_a_line_for_each(kind, capsys):
     out, _ = ok(capsys, "list", kind)
     entries = json.loads(ok(capsys, "list", kind, "--json")[0])
     heading, *lines, hint = out.splitlines()
-    assert "what it is" in heading
+    assert "description" in heading
     assert hint == f"psbench list {kind} NAME shows one in full"
     assert len(lines) == len(entries)
     for entry in entries:
@@ -396,7 +396,9 @@ def test_version(capsys):
     assert ok(capsys, "--version")[0] == f"{__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "sweep", "search", "list", "report", "replay"])
+@pytest.mark.parametrize(
+    "command", ["run", "attach", "compare", "sweep", "search", "list", "report", "replay"]
+)
 def test_help_gives_examples(command, capsys):
     out, _ = ok(capsys, command, "--help")
     assert f"psbench {command}" in out

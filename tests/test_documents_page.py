@@ -68,6 +68,6 @@ def test_places_of_a_citation(pages: ModuleType, document: str, text: str, place
 
 def test_the_page_is_a_table_for_each_document(pages: ModuleType) -> None:
     text = pages.page()
-    assert text.count("| place | what it is | in psbench |") == len(DOCUMENTS)
+    assert text.count("| place | content | in psbench |") == len(DOCUMENTS)
     assert "*Left out*" in text
     assert "`psbench reproduce thesis`" in text

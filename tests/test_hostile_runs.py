@@ -269,7 +269,7 @@ def test_a_record_of_other_workers_is_refused(saved, tmp_path):
     record["meta"] |= {"num_workers": 10**9, "capacity": [], "label_counts": None, "speeds": []}
     (folder / "run.json").write_text(json.dumps(record))
     with pytest.raises(
-        DataError, match=r"run.json: meta.num_workers: is 1000000000, and experiment.yaml has 3"
+        DataError, match=r"run.json: meta.num_workers: is 1000000000, but experiment.yaml has 3"
     ):
         Run.load(folder)
 
@@ -431,5 +431,5 @@ def test_the_identity_of_another_run_is_shown_in_one_line(saved, tmp_path):
     folder = Path(shutil.copytree(saved["bsp"], tmp_path / "run"))
     model = Checkpoint.load(folder / "model.npz")
     Checkpoint(model.tensors, {"run_id": "a\nb"}).save(folder / "model.npz")
-    with pytest.raises(DataError, match=r"model.npz: belongs to another run \('a\\nb'\)"):
+    with pytest.raises(DataError, match=r"model.npz: belongs to a different run \('a\\nb'\)"):
         Run.load(folder)

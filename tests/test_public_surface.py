@@ -111,7 +111,7 @@ def test_nothing_large_is_loaded_before_it_is_needed():
     commands = [
         *(["--help"], ["run", "--help"], ["list", "strategies"], ["list", "models"]),
         *(["reproduce", "nope"], ["reproduce", "hermes", "Table 99"], ["verify", "nope"]),
-        ["doctor", "--scheduler", "tcp://127.0.0.1:1"],
+        *(["doctor", "--scheduler", "tcp://127.0.0.1:1"], ["runs", "--scheduler", "tcp://127.0.0.1:1"]),
         ["run", "--set", "strategy=asp", "--backend", "dask", "--scheduler", "tcp://127.0.0.1:1"],
         ["run", "--backend", "dask", "--scheduler-file", "/nope"],
         ["sweep", "--grid", "strategy=[bsp]", "--scheduler", "tcp://127.0.0.1:1"],

@@ -99,7 +99,7 @@ def test_tensors_in_part():
 
 def test_fragments_at_different_steps():
     """A commit would take one fragment of one worker and another of another."""
-    with pytest.raises(ProtocolError, match="takes pushes of fragments"):
+    with pytest.raises(ProtocolError, match="pushes of several fragments"):
         ScriptedCluster(of_pushes("fragments_at_different_steps"), [1, 1.5]).run(until=60)
 
 

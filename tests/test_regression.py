@@ -200,7 +200,7 @@ def test_there_is_no_accuracy_to_reach():
 def test_there_is_no_accuracy_to_search_by():
     with pytest.raises(
         DataError,
-        match="compares accuracy of the validation set, and these runs evaluate train_loss, val_loss; choose",
+        match="compares accuracy of the validation set, but these runs evaluate train_loss, val_loss; choose",
     ):
         find_fraction(Experiment(data=YEARS, model="linear", strategy="sync_switch"))
 

@@ -135,7 +135,7 @@ def test_checkpoints_of_two_runs_in_one_folder_are_refused(folder, tmp_path):
     run(toy("ssp", stop={"epochs": 4}), folder=tmp_path / "longer")
     last = find(tmp_path / "longer")
     shutil.copy(last, folder / "checkpoints")
-    with pytest.raises(DataError, match=r"belongs to another run than .* beside it"):
+    with pytest.raises(DataError, match=r"belongs to a different run from .* beside it"):
         resume(folder)
     own = Checkpoint.load(last)
     own.state["run_id"] = Run.load(folder).run_id
@@ -149,7 +149,7 @@ def test_checkpoints_of_two_runs_in_one_folder_are_refused(folder, tmp_path):
 def test_files_of_two_runs_are_no_run(name, folder, tmp_path):
     other = run(toy("asp"), folder=tmp_path / "other")
     shutil.copy(tmp_path / "other" / name, folder)
-    with pytest.raises(DataError, match=rf"{name}: belongs to another run \('{other.run_id}'\)"):
+    with pytest.raises(DataError, match=rf"{name}: belongs to a different run \('{other.run_id}'\)"):
         Run.load(folder)
 
 
@@ -274,10 +274,10 @@ DAMAGED = {
     "another data set": (set_state("engine.view.dataset_size", 7), "dataset_size is 7"),
     "no state of a part": (set_state("engine.parts", {}), "cannot be restored"),
     "a random state that is none": (set_state("engine.view.rng", {"state": 1}), "cannot be restored"),
-    "an unknown action": (set_state("rest", [{"do": "run"}]), "rest.0: 'run' is none of release, "),
+    "an unknown action": (set_state("rest", [{"do": "run"}]), "rest.0: 'run' is not one of release, "),
     "an action of other fields": (set_state("rest", [{"do": "release", "to": 1}]), "rest.0: release."),
     "an action for nobody": (set_state("rest", [{"do": "tell", "worker": 77, "orders": {}}]), "worker 77"),
-    "an event of another kind": (set_state("events", [[0.0, 0, 0, "Boom", {}]]), "events.0: 'Boom' is none"),
+    "an event of another kind": (set_state("events", [[0.0, 0, 0, "Boom", {}]]), "'Boom' is not one of"),
     "an event at no time": (set_state("events", [[[], 0, 0, "Join", {"worker": 0}]]), "events.0.0: .*number"),
     "an event of a text": (set_state("events", [[0.0, 0, 0, "Join", {"worker": "0"}]]), "join.worker: "),
     "a link that is a text": (set_state("network.up_free_s", "x"), "network.up_free_s: .*number"),

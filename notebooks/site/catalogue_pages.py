@@ -171,7 +171,7 @@ def strategy_page(name: str, folder: Path, claims: list) -> str:
 def parameter_table(parameters: list) -> str:
     """Return a table of parameters, or a sentence where there are none."""
     if not parameters:
-        return "It has none of its own."
+        return "It has no parameters of its own."
     rows = [
         "| parameter | default | range | meaning |\n|---|---|---|---|",
         *(
@@ -192,7 +192,7 @@ def strategies_index(found: list) -> str:
     )
     names = "\n".join(entry["name"] for entry in found)
     return (
-        "# Strategies\n\nThe published strategies that psbench has. Each page shows who waits for whom, the parameters and the sources.\n\n"
+        "# Strategies\n\nThe published strategies in psbench. Each page shows who waits for whom, the parameters and the sources.\n\n"
         f"| name | rule | source | tutorial |\n|---|---|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     )
 
@@ -217,7 +217,7 @@ def gallery(found: list, folder: Path) -> str:
     charts = [first_chart(notebook, folder) for notebook in sorted((ROOT / "notebooks").glob("*.ipynb"))]
     return (
         "# Gallery\n\n## Who waits for whom\n\nThree workers, the last of half the speed, under each strategy.\n\n"
-        f"{grid(figures)}\n\n## Charts of the tutorials\n\nEach tutorial has more of them.\n\n{grid(filter(None, charts))}\n"
+        f"{grid(figures)}\n\n## Charts of the tutorials\n\nEach tutorial has more charts.\n\n{grid(filter(None, charts))}\n"
     )
 
 
@@ -255,7 +255,7 @@ def list_page(kind: str) -> str:
         f"| {entry['domain']} | `{entry['name']}` | {cell(entry['summary'])} | {cell(entry['source'])} |"
         for entry in found
     )
-    return f"# {TITLES[kind]}\n\n| kind | name | what it is | source |\n|---|---|---|---|\n{rows}\n"
+    return f"# {TITLES[kind]}\n\n| kind | name | description | source |\n|---|---|---|---|\n{rows}\n"
 
 
 def catalogue_index() -> str:

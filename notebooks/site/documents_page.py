@@ -173,12 +173,12 @@ def page() -> str:
     lines = [
         "# The founding documents",
         "",
-        "psbench is founded on five documents. The tables list what each describes and shows, and where it is here: parts "
-        "and strategies that cite the place, commands that reproduce its numbers, charts and tutorials. What is left out has "
-        "its reason.",
+        "psbench is founded on five documents. The tables list their contents, and for each the place in psbench: parts and "
+        "strategies that cite it, commands that reproduce its numbers, charts and tutorials. Omissions are listed with their "
+        "reasons.",
     ]
     for document, each in documents().items():
-        lines += ["", f"## {each['title']}", "", "| place | what it is | in psbench |", "|---|---|---|"]
+        lines += ["", f"## {each['title']}", "", "| place | content | in psbench |", "|---|---|---|"]
         for row in each["rows"]:
             out = row.get("left_out")
             here = f"*Left out*: {out}" if out else "; ".join(entries_of(document, row))

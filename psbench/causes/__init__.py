@@ -1,4 +1,4 @@
-"""Why is one run worse than another? Its schedule is trained again with causes taken from the other."""
+"""Explains why a run is worse than another: its schedule is trained again with causes of the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer to `why`: a sentence, a waterfall, a table, and the runs that it rests on."""
+"""The answer to `why`: a sentence, a waterfall, a table, and the underlying runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PairAnswer:
 
 @dataclass(frozen=True)
 class Answer:
-    """Why one run ends with another value than a second one.
+    """Explanation of the difference between the final values of two runs.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Answer:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """The causes that could not be asked, with the reasons."""
+        """The causes that could not be tested, with the reasons."""
         return {name: reason for pair in self.pairs for name, reason in pair.refused.items()}
 
     def frame(self) -> pd.DataFrame:
@@ -196,7 +196,7 @@ class Answer:
             f"{_amount(gap, 'gap', signed=False)} {than} than that of {self.against}{self._over_seeds()}."
         ]
         if not self.causes:
-            found.append("The runs differ in none of the causes that were asked for.")
+            found.append("The runs differ in none of the tested causes.")
             return " ".join(found + (["All of it is unexplained.", *self._doubts()] if gap["gap"] else []))
         rest = self._spread("rest", lambda shares: shares.rest)
         if not self.explains:
@@ -217,7 +217,7 @@ class Answer:
         return f" (mean over {number} seeds, with 95 % intervals)" if number > 1 else " (one seed)"
 
     def _together(self, name: str, row: Mapping[str, float]) -> str:
-        """Return how a cause acts with another one, if its share hides that."""
+        """Return a sentence on a cause's effect together with another one, if its share hides that effect."""
         share, first, last = row["share"], row["first"], row["last"]
         joint = {
             (set(two) - {name}).pop(): abs(effect)
@@ -240,12 +240,12 @@ class Answer:
         if noise is None:
             change = self.pairs[0].placebo
             return [
-                f"Another draw of the mini-batches alone changes it by {change:+.3g}. One seed is no answer: "
-                "ask with several."
+                f"Another draw of the mini-batches alone changes it by {change:+.3g}. One seed is not "
+                "enough: repeat with several."
             ]
         return [
             f"Another draw of the mini-batches alone changes it by {noise:.3g} (standard deviation); a "
-            "smaller share is no finding."
+            "smaller share proves nothing."
         ]
 
     def text(self, width: int | None = None) -> str:
@@ -272,7 +272,7 @@ class Answer:
     @property
     def remarks(self) -> list[str]:
         """Why causes could not be asked."""
-        return [f"not asked: {name}: {reason}" for name, reason in self.refused.items()]
+        return [f"not tested: {name}: {reason}" for name, reason in self.refused.items()]
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return the headings and the rows of the table of causes, as text; the rest comes first."""

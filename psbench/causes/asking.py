@@ -54,7 +54,7 @@ def why(
     folder: str | Path | None = None,
     progress: bool | Callable[[Progress], None] = True,
 ) -> Answer:
-    """Explain why one run ends with another value than a second one.
+    """Explain the difference between the final values of two runs.
 
     The schedule of `run` is kept as recorded, and trained again with some causes taken from `against`: such
     as the age that gradients have there, or its effective rate. Every combination of causes is computed, and
@@ -127,7 +127,7 @@ def _names(mine: Run, other: Run) -> tuple[str, str]:
 
 
 def _causes(given: Sequence[str | type[Cause]] | None) -> list[type[Cause]]:
-    """Return the classes of the causes, none of which replaces what another replaces."""
+    """Return the classes of the causes; no two of them may replace the same method."""
     if given is None:
         return list(CAUSES.values())
     found: list[type[Cause]] = []
@@ -222,7 +222,7 @@ def _paired(mine: Sequence[Run], other: Sequence[Run]) -> list[tuple[Run, Run]]:
 
 
 def _check_experiments(mine: Experiment, other: Experiment, causes: Sequence[type[Cause]]) -> None:
-    """Refuse experiments that do not compare, and causes that cannot be asked of them."""
+    """Refuse experiments that cannot be compared, and causes that cannot be tested on them."""
     for field in ("data", "model", "loss"):
         a, b = (each.spec().get(field) for each in (mine, other))
         if a != b:
@@ -338,7 +338,8 @@ def _answer(question: _Question, tell: Callable[[int, int], None]) -> PairAnswer
         if own != _last(mine, question.value) or not same:
             raise CannotAsk(
                 f"why: {mine.experiment.title}: with nothing replaced, its schedule does not give the "
-                "recorded model; it was computed on another machine, or by something that is not recomputed"
+                "recorded model; the run was computed on another machine, or by something that cannot be "
+                "recomputed"
             )
         shares = shares_of(names, value, _last(other, question.value), seed)
         tell(len(runs), total)
@@ -347,7 +348,7 @@ def _answer(question: _Question, tell: Callable[[int, int], None]) -> PairAnswer
 
 
 def _bound(question: _Question, a: Schedule, b: Schedule) -> tuple[list[Cause], Mapping[str, str]]:
-    """Return the causes that differ, and why others cannot be asked."""
+    """Return the causes in which the runs differ, and the reasons why others cannot be tested."""
     asked, refused = [], {}
     for kind in question.causes:
         try:
@@ -382,9 +383,7 @@ def _longer(schedule: Schedule, samples: int) -> Schedule:
     made = Schedule.of(run_experiment(run.experiment.but(stop=stop)))
     for old, new in zip(schedule.updates, made.updates, strict=False):
         if old.apply.lr_scale != new.apply.lr_scale or _made_of(old) != _made_of(new):
-            raise CannotAsk(
-                "amount: the run decides otherwise when it runs for longer, so it cannot be continued"
-            )
+            raise CannotAsk("amount: a longer run would decide differently, so the run cannot be continued")
     enough = next(
         place for place, item in enumerate(made.items) if isinstance(item, Update) and item.ends > samples
     )

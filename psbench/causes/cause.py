@@ -46,7 +46,7 @@ class Cause:
         self.check()
 
     def check(self) -> None:
-        """Raise `CannotAsk` if this cause cannot be asked of these runs."""
+        """Raise `CannotAsk` if this cause cannot be tested on these runs."""
 
     def age(self, samples: int, recorded: int) -> int:
         """Return the age, in samples, of the gradient that is applied after so many samples."""
@@ -73,7 +73,7 @@ class Cause:
         return recorded
 
     def differs(self) -> bool:
-        """Return whether this replaces anything; a cause that does not has a share of 0, and costs no run."""
+        """Return whether the cause replaces anything; if not, its share is 0, and it needs no run."""
         a = self.a
         workload, stops = a.workload, a.samples
         given = workload.optimizers[0]
@@ -99,11 +99,11 @@ def _draws(workload: Workload) -> tuple[int, list[list[int]]]:
 
 
 def _needs_gradients(schedule: Schedule, cause: str) -> None:
-    """Refuse pushes that are differences of models, which no rate of the server's applies to."""
+    """Refuse pushes of model differences, to which the server's rate does not apply."""
     if (kind := schedule.composition.aggregation.payload) != "gradient":
         raise CannotAsk(
-            f"{cause}: {schedule.composition.name} pushes {kind}s of local steps, whose "
-            f"{cause} is not that of an update"
+            f"{cause}: {schedule.composition.name} pushes {kind}s of local steps, whose {cause} differs "
+            "from that of an update"
         )
 
 
@@ -116,7 +116,7 @@ def _needs_sgd(schedule: Schedule, cause: str) -> None:
 
 
 class Staleness(Cause):
-    """Each gradient is as old, in samples, as that of the other run at that place: under BSP it is fresh.
+    """Each gradient is as old, in samples, as the other run's gradient there: under BSP it is fresh.
 
     Beyond the end of the other run it keeps its age.
     """
@@ -136,7 +136,7 @@ class Staleness(Cause):
 
 
 class Rate(Cause):
-    """Each update moves the model as far per sample as that of the other run at that place.
+    """Each update moves the model as far per sample as the other run's update at that place.
 
     Beyond the end of the other run it keeps its rate.
     """

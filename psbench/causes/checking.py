@@ -61,16 +61,16 @@ def check_cause(cause: type[Cause]) -> list[str]:
         except CannotAsk:
             continue
         if null.differs():
-            raise AssertionError(f"{pair}: {cause.name}, taken from the run itself, says that it differs")
+            raise AssertionError(f"{pair}: {cause.name}, taken from the run itself, claims to differ")
         if not torch.equal(_parameters(a, [null]), recorded):
             raise AssertionError(f"{pair}: {cause.name}, taken from the run itself, changes its model")
         replaced = _parameters(a, [asked])
         if not torch.equal(replaced, _parameters(a, [cause(a, b)])):
-            raise AssertionError(f"{pair}: {cause.name} gives another model each time")
+            raise AssertionError(f"{pair}: {cause.name} gives a different model each time")
         if asked.differs():
             found.append(pair)
         elif not torch.equal(replaced, recorded):
-            raise AssertionError(f"{pair}: {cause.name} says that it does not differ, and changes the model")
+            raise AssertionError(f"{pair}: {cause.name} claims not to differ, but changes the model")
     if not found:
         raise AssertionError(f"{cause.name}: replaces nothing in any of the pairs of runs that were tried")
     return found

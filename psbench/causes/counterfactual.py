@@ -123,7 +123,7 @@ class _Counterfactual:
         return self._evaluator.evaluate(self._server.parameters, self._server.buffers)
 
     def _run(self) -> Run:
-        """Return the recorded run with what was recomputed in it."""
+        """Return the recorded run with the recomputed values."""
         recorded = self._schedule.run
         rows, log = recorded.log.rows().copy(), EventLog()
         if self._cut:
@@ -153,7 +153,7 @@ class _Counterfactual:
 
 
 class _Pushes(Protocol):
-    """What workers make of their releases: the payloads of pushes."""
+    """The payloads of pushes, which workers compute from their releases."""
 
     def begin(self, item: Begin) -> None:
         """Let a worker begin its next steps."""
@@ -223,7 +223,7 @@ class _Gradients:
         self._hold()
 
     def _hold(self) -> None:
-        """Keep the newest version, which a step may start from, for as long as one does."""
+        """Keep the newest version as long as a step may start from it."""
         self._held[self._version] = self._server.parameters.clone(), self._server.buffers.clone()
 
 
@@ -329,4 +329,4 @@ class _Rounds:
         return self._started[push.worker]
 
     def updated(self, update: Update) -> None:
-        """Nothing is kept of versions: each worker has its own model."""
+        """Do nothing: each worker has its own model, so no versions are kept."""

@@ -85,7 +85,7 @@ class Update:
 
     @property
     def starts(self) -> Iterator[int]:
-        """How many samples had been applied before each of its pushes, in order."""
+        """Numbers of samples applied before each of its pushes, in order."""
         at = self.begins
         for push in self.apply.pushes:
             yield at
@@ -97,7 +97,7 @@ Item: TypeAlias = Begin | Arrival | Dropped | Evaluation | Update
 
 @dataclass
 class Schedule:
-    """What a run did, in order: who began from which version, and which updates were made of which pushes.
+    """The order of a run: the version from which each step began, and the pushes of each update.
 
     Two runs have no common clock and no common versions, but both apply samples. A place of one run is
     therefore compared with the place of the other at which as many samples had been applied.
@@ -129,7 +129,7 @@ class Schedule:
         check_recomputable(run.experiment)
         if run.parameters is None:
             raise CannotAsk(
-                f"{run.experiment.title}: its model is not there, so nothing can be compared with it"
+                f"{run.experiment.title}: its model is missing, so nothing can be compared with it"
             )
         schedule = cls(run)
         reader = _Reader(schedule)
@@ -161,18 +161,18 @@ class Schedule:
         return self.updates[-1].ends if self.updates else 0
 
     def version_at(self, samples: float) -> int:
-        """Return the version that was the newest when so many samples had been applied."""
+        """Return the newest version after a number of applied samples."""
         return max(0, bisect_right(self.updates, samples, key=lambda update: update.begins) - 1)
 
     def age_at(self, samples: float) -> int:
-        """Return the age of the gradient applied there: the samples applied between its base and it."""
+        """Return the age of the gradient applied there: the samples applied since its base version."""
         update = self.updates[self.version_at(samples)]
         pairs = zip(update.apply.pushes, update.starts, strict=True)
         push = [push for push, at in pairs if at <= samples][-1]
         return update.begins - self.begin_of(push.base_version)
 
     def begin_of(self, version: int) -> int:
-        """Return how many samples had been applied when a version was the newest."""
+        """Return the number of samples applied up to a version."""
         return self.updates[version].begins if version < len(self.updates) else self.updates[-1].ends
 
     def rate_at(self, samples: float) -> float:
@@ -200,7 +200,7 @@ class _Reader:
         first, end = decision.rows
         kind = self._kinds[first]
         if kind == Kind.RESUME:
-            raise CannotAsk(f"row {first}: a run that was resumed is not recomputed")
+            raise CannotAsk(f"row {first}: a resumed run cannot be recomputed")
         if kind == Kind.EVALUATED:
             self._items.append(Evaluation(first))
         if isinstance(event := decision.event, Push) and kind == Kind.PUSH:
@@ -215,7 +215,7 @@ class _Reader:
             elif isinstance(action, Discard):
                 self._items.append(Dropped(action.push))
             elif isinstance(action, Handover | Mix):
-                raise CannotAsk(f"row {first}: {type(action).__name__} is not recomputed")
+                raise CannotAsk(f"row {first}: {type(action).__name__} cannot be recomputed")
 
     def _begin(self, release: Release, samples: int) -> None:
         self._items.append(Begin(release, samples))
@@ -243,7 +243,7 @@ def check_recomputable(experiment: Experiment) -> None:
         raise CannotAsk(f"{experiment.title}: a timing-only run has no gradients to recompute")
     compositions = experiment.strategy.compositions
     if len(compositions) > 1:
-        raise CannotAsk(f"{experiment.title}: a run that switches strategies is not recomputed")
+        raise CannotAsk(f"{experiment.title}: a run that switches strategies cannot be recomputed")
     only = compositions[0]
     if reason := _why_not(only):
         raise CannotAsk(f"{only.name}: {reason}")
@@ -262,4 +262,4 @@ def _why_not(composition: Strategy) -> str:
         "its selection chooses samples by what a model has learnt": composition.selection.chooses,
     }
     found = next((reason for reason, holds in reasons.items() if holds), "")
-    return f"{found}, which is not recomputed" if found else ""
+    return f"{found}, which cannot be recomputed" if found else ""

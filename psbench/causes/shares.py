@@ -1,4 +1,4 @@
-"""Shapley shares of a difference between two runs, of exact arithmetic, without torch."""
+"""Shapley shares of a difference between two runs, in exact arithmetic, without torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORDERS = 12
 
 @dataclass(frozen=True)
 class Shares:
-    """How a gap is shared out among causes.
+    """The division of a gap among causes.
 
     With v(S) the value of run A with the causes S taken from run B: the share of a cause is its mean effect
     over the orders in which causes may be replaced (Shapley 1953). The shares add up to v(nothing) -
@@ -60,7 +60,7 @@ def wanted(names: Sequence[str], seed: int) -> list[Replaced]:
 
 
 def orders(names: Sequence[str], seed: int) -> list[tuple[str, ...]]:
-    """Return the orders that shares are means over: all of few causes, else some that are drawn."""
+    """Return the orders of causes to average over: all orders of few causes, else a random sample."""
     if len(names) <= ALL_UP_TO:
         return list(permutations(names))
     rng = np.random.default_rng(seed)

@@ -37,8 +37,8 @@ from psbench.charts.figures import sequence_figure as sequence_figure
 from psbench.charts.figures import server_figures as server_figures
 from psbench.charts.figures import tree_figure as tree_figure
 from psbench.charts.figures import worker_figures as worker_figures
+from psbench.charts.gossip import gradient_spread_chart as gradient_spread_chart
 from psbench.charts.gossip import graph_chart as graph_chart
-from psbench.charts.gossip import heard_chart as heard_chart
 from psbench.charts.gossip import lag_chart as lag_chart
 from psbench.charts.learning import curves as curves
 from psbench.charts.names import TITLES as TITLES

@@ -87,9 +87,9 @@ def pixels_of(style: Style, width: Width | None) -> int:
         If there is no such style, or the width is one of another.
     """
     if style not in get_args(Style):
-        raise ParameterError(f"style: {style!r} is none of {', '.join(get_args(Style))}")
+        raise ParameterError(f"style: {style!r} is not one of {', '.join(get_args(Style))}")
     if style == "screen" and isinstance(width, str):
-        raise ParameterError(f"width: {width!r} is one of style='paper'; on the screen it is in pixels")
+        raise ParameterError(f"width: {width!r} needs style='paper'; on the screen, give pixels")
     return width if isinstance(width, int) else _SCREEN
 
 

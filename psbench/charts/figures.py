@@ -254,14 +254,14 @@ def server_figures(run: RunRecord) -> list[Figure]:
 
 def gossip_figures(run: RunRecord) -> list[Figure]:
     """Return the figures about the spread of gradients, at the end and along a run without a server."""
-    heard = metrics.heard_of(run.log)
-    if not len(heard):
+    spread = metrics.gradient_spread(run.log)
+    if not len(spread):
         return []
     along = metrics.lags(run.log)
     note = "Number of gradients of each worker (column) that each worker's model (row) lacks at the end."
     return [
-        Figure(gossip.heard_chart(heard), heard, note, "heard"),
-        Figure(gossip.lag_chart(along), along, "Mean and maximum over all pairs of workers.", "hearing"),
+        Figure(gossip.gradient_spread_chart(spread), spread, note, "gradient_spread"),
+        Figure(gossip.lag_chart(along), along, "Mean and maximum over all pairs of workers.", "gradient_lag"),
     ]
 
 

@@ -13,13 +13,13 @@ from psbench.charts.pieces import framed, layered, tooltips
 from psbench.charts.source import Data, height_of, source
 
 
-def heard_chart(data: Data, title: str = TITLES["heard"]) -> alt.Chart:
+def gradient_spread_chart(data: Data, title: str = TITLES["gradient_spread"]) -> alt.Chart:
     """Draw for each pair of workers how many of one's gradients the other's model lacks.
 
     Parameters
     ----------
     data : DataFrame or name of a streamed data set
-        As `metrics.heard_of` returns it.
+        As `metrics.gradient_spread` returns it.
     """
     chart = (
         alt.Chart(source(data))
@@ -30,13 +30,13 @@ def heard_chart(data: Data, title: str = TITLES["heard"]) -> alt.Chart:
             color=alt.Color(
                 "missing:Q", title="lacking gradients", scale=alt.Scale(scheme="blues", domainMin=0)
             ),
-            tooltip=tooltips("worker:O", "of:O", "made:Q", "heard:Q", "missing:Q"),
+            tooltip=tooltips("worker:O", "of:O", "made:Q", "received:Q", "missing:Q"),
         )
     )
     return framed(chart, title, f"{title}: a square for each pair of workers", height_of(data, "worker", 24))
 
 
-def lag_chart(data: Data, title: str = TITLES["hearing"]) -> alt.LayerChart:
+def lag_chart(data: Data, title: str = TITLES["gradient_lag"]) -> alt.LayerChart:
     """Draw how many gradients of others a model lacks during a run: the mean over pairs, and the maximum.
 
     Parameters

@@ -62,7 +62,7 @@ def _earlier(path: Path, at: Path, checkpoint: Checkpoint) -> Checkpoint:
     found = Checkpoint.load(at)
     check_state(at, found.state)
     if found.state.get("run_id") != checkpoint.state.get("run_id"):
-        raise DataError(f"{at}: belongs to another run than {path.name}, whose log begins in it")
+        raise DataError(f"{at}: belongs to a different run from {path.name}, whose log begins in it")
     return found
 
 
@@ -131,7 +131,8 @@ def _check_one_run(states: Mapping[Path, Mapping[str, Any]]) -> None:
     for first, other in zip(states, [*states][1:], strict=False):
         if states[other].get("run_id") != states[first].get("run_id"):
             raise DataError(
-                f"{other}: belongs to another run than {first.name} beside it; name the checkpoint to resume "
+                f"{other}: belongs to a different run from {first.name} beside it; name the checkpoint to "
+                "resume "
                 "from, or keep each run in a folder of its own"
             )
 
@@ -191,7 +192,7 @@ def remove_later(path: Path, folder: Path) -> None:
 
 
 def home_of(path: Path) -> Path:
-    """Return the folder of the run that a checkpoint is of."""
+    """Return the folder of a checkpoint's run."""
     return path.parent.parent if path.parent.name == "checkpoints" else path.parent
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,8 @@ class CheckpointFolder:
         The run's log, as far as it has come.
     keep : int or None
         How many are kept; None for all.
+    fence : callable
+        Called before each is written; raises if this process may not write any more.
 
     Attributes
     ----------
@@ -38,8 +41,16 @@ class CheckpointFolder:
         What could not be written or removed, in words.
     """
 
-    def __init__(self, folder: Path, run_id: str | None, log: EventLog, keep: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run_id: str | None,
+        log: EventLog,
+        keep: int | None = None,
+        fence: Callable[[], None] = lambda: None,
+    ) -> None:
         self._folder, self._run_id, self._log, self._keep = folder / "checkpoints", run_id, log, keep
+        self._fence = fence
         self._rows, self._texts, self._before = 0, 0, ""
         self.paths: list[str] = []
         self.incidents: list[str] = []
@@ -50,6 +61,7 @@ class CheckpointFolder:
         If that fails, because the disk is full or the folder read-only, training goes on: the next one is
         tried as if this one had not been due.
         """
+        self._fence()
         path = self._path(label)
         rows, texts = checkpoint.state.pop("logged", (len(self._log), len(self._log.texts)))
         self._add_log(checkpoint, rows, texts)

@@ -192,7 +192,7 @@ _EVENTS = {
 def _check(kinds: dict[str, type[BaseModel]], name: Any, given: dict[str, Any]) -> None:
     """Check that an event or action can have these fields."""
     if name not in kinds:
-        raise ValueError(f"{name!r} is none of {', '.join(kinds)}")
+        raise ValueError(f"{name!r} is not one of {', '.join(kinds)}")
     try:
         kinds[name].model_validate(given)
     except ValidationError as error:
@@ -277,11 +277,13 @@ class CheckpointState(_Declared):
     def _consistent(self) -> CheckpointState:
         view = self.engine.view
         if unknown := {int(number) for number in self.workers} - {worker.id for worker in view.workers}:
-            raise ValueError(f"has a state of worker {min(unknown)}, which is unknown to the engine")
+            raise ValueError(f"has a state of worker {min(unknown)}, but the engine has no such worker")
         if (last := max((push.id for push in view.pending), default=-1)) >= self.next_push:
             raise ValueError(f"push {last} is pending, but the next push is numbered {self.next_push}")
         if unknown := {each["worker"] for each in self.rest if "worker" in each} - {
             w.id for w in view.workers
         }:
-            raise ValueError(f"a message to worker {min(unknown)} is pending, which is unknown to the engine")
+            raise ValueError(
+                f"a message to worker {min(unknown)} is pending, but the engine has no such worker"
+            )
         return self

@@ -34,7 +34,7 @@ RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, Runtim
 
 @contextmanager
 def restoring(what: str) -> Iterator[None]:
-    """Turn errors while restoring the state of `what` into a `DataError` that says so.
+    """Turn errors while restoring the state of `what` into a `DataError` that names it.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def _check_experiment(path: Path, spec: Mapping[str, Any], experiment: Experimen
             free = ", ".join(FREE[:-1])
             raise SpecError(f"{path}: belongs to another experiment: {where}; only these may change: {free}")
     if before.get("timing_only") != now.get("timing_only"):
-        raise SpecError(f"{path}: a run with a model cannot be resumed as timing-only, nor the reverse")
+        raise SpecError(f"{path}: a run with a model cannot be resumed as timing-only, or vice versa")
 
 
 def _difference(before: Any, now: Any, where: str) -> str:

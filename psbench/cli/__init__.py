@@ -16,7 +16,7 @@ import typer
 # commands register themselves, and the help lists them in this order
 # isort: off
 from psbench.cli.app import FAILED, INTERNAL, INTERRUPTED, TERMINATED, USAGE, app, say
-from psbench.cli.commands import runs, comparisons, sweeps, saved, exports, tools, doctor, twin  # noqa: F401
+from psbench.cli.commands import runs, detached, comparisons, sweeps, saved, exports, tools, doctor, twin  # noqa: F401
 
 # isort: on
 from psbench.cli.extensions import add_commands

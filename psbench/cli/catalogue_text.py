@@ -24,7 +24,7 @@ def print_entries(kind: str, found: Sequence[Mapping[str, Any]]) -> None:
         table.add_column("about", style="dim", no_wrap=True, min_width=max(map(len, domains)))
     longest = max(len(entry["name"]) for entry in found)
     table.add_column("name", style="bold", no_wrap=True, min_width=longest)
-    table.add_column("what it is", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("description", no_wrap=True, overflow="ellipsis", ratio=1)
     for domain in domains:
         for number, entry in enumerate(entry for entry in found if entry["about"] == domain):
             lead = [domain if number == 0 or not console.is_terminal else ""] if grouped else []

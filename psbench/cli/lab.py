@@ -52,7 +52,7 @@ def tutorials() -> Path:
 
 
 def lay_out(source: Path, target: Path) -> Path:
-    """Copy the tutorials that are not there yet into a folder of the user's, and return it.
+    """Copy missing tutorials into a folder of the user's, and return it.
 
     Files that the user has changed stay as they are.
     """

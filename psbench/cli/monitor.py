@@ -18,7 +18,7 @@ from psbench.cli.app import say
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.percents import percent
-from psbench.progress import RunProgress, time_left
+from psbench.progress import LogProgress, RunProgress, time_left
 from psbench.system.start_progress import StartProgress, watching_start
 from psbench.terminal import shown
 
@@ -48,8 +48,7 @@ class Monitor:
         names = [composition.name for composition in experiment.strategy.compositions]
         label = shown(label)
         self._label, self._backend, self._control = label, experiment.backend, control
-        self._account_of = experiment.stop, {**facts, "compositions": names}
-        self._account = RunProgress(*self._account_of)
+        self._progress = LogProgress(experiment.stop, {**facts, "compositions": names})
         self._read = 0
         self._began = time.monotonic()
         self._bar = _Bar(label) if sys.stderr.isatty() else None
@@ -89,16 +88,12 @@ class Monitor:
         if now < self._next or len(log) == self._read:
             return
         self._next = now + self._every
-        end = len(log)
-        if end < self._read:  # the run has gone back to a checkpoint
-            self._account, self._read = RunProgress(*self._account_of), 0
-        self._account.read(log, self._read, end)
-        self._read = end
-        self._show(now - self._began)
+        self._read = len(log)
+        self._show(self._progress.read(log), now - self._began)
 
-    def _show(self, spent_s: float) -> None:
-        fraction = self._account.fraction()
-        state = "stopping" if self._control.stopping else self._account.words(self._backend)
+    def _show(self, progress: RunProgress, spent_s: float) -> None:
+        fraction = progress.fraction()
+        state = "stopping" if self._control.stopping else progress.words(self._backend)
         left = time_left(fraction, spent_s)
         if self._bar:
             self._bar.show(fraction, state, left)

@@ -9,7 +9,7 @@ import typer
 
 Spec = Annotated[
     Path | None,
-    typer.Argument(metavar="SPEC.yaml", help="The specification; by default all default values."),
+    typer.Argument(metavar="SPEC.yaml", help="The specification; by default the default experiment."),
 ]
 Settings = Annotated[
     list[str] | None,

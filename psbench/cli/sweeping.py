@@ -58,7 +58,9 @@ def _joined(listed: Any, given: Mapping[str, Any], where: str) -> Any:
     if isinstance(listed, Mapping):
         return {**listed, **given}
     if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-        raise ParameterError(f"{where}: sweep: expected a mapping of paths to lists, or a list of such")
+        raise ParameterError(
+            f"{where}: sweep: expected a mapping of paths to lists, or a list of such mappings"
+        )
     return [{**each, **given} for each in listed]
 
 

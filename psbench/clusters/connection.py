@@ -52,7 +52,7 @@ class ConnectionSettings(Specification):
     tls_cert: str | None = parameter(None, "this client's certificate, in PEM format")
     tls_key: str | None = parameter(None, "this client's private key, in PEM format")
     ports: str | None = parameter(None, "ports that the run may listen on, as 40000-40100")
-    hosts: Literal["any", "spread", "pack"] = parameter("any", "on how many machines to place roles")
+    hosts: Literal["any", "spread", "pack"] = parameter("any", "number of machines on which to place roles")
     answer_within_s: float = parameter(60.0, "timeout for an answer of a Dask worker", unit="s", gt=0)
 
     resources: dict[str, Annotated[float, Field(gt=0)]] = parameter(

@@ -14,7 +14,7 @@ from psbench.errors import ParameterError
 class WorkerFault(Specification):
     """Something that happens to one worker."""
 
-    worker: int = Field(ge=0, description="whose")
+    worker: int = Field(ge=0, description="number of the worker")
 
 
 class Slowdown(WorkerFault):
@@ -48,7 +48,7 @@ class Failure(WorkerFault):
 
 
 class LateJoin(WorkerFault):
-    """A worker that is not there at the start and arrives at `at_s`."""
+    """A worker that is absent at the start and arrives at `at_s`."""
 
     called_in_errors = "late join"
 

@@ -1,4 +1,4 @@
-"""Clusters that are no published test bed: equal machines, or any."""
+"""Clusters other than published test beds: equal machines, or any."""
 
 from __future__ import annotations
 

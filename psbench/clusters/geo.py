@@ -25,7 +25,7 @@ _TOY_STEPS = (0.58, 0.75, 1.51, 3.33)
 
 
 class HalosGeo(Cluster):
-    """HALoS' four regions by four workers: a server in the first, links between regions of 0.1 to 0.9 Gbit/s.
+    """HALoS' four regions of four workers, a server in the first; links between regions: 0.1 to 0.9 Gbit/s.
 
     Notes
     -----
@@ -63,7 +63,7 @@ class HalosGeo(Cluster):
 
 
 class AsyncDilocoToy(Cluster):
-    """Four workers of the Async Local-SGD notebook: .58, .75, 1.51 and 3.33 s a step, messages in no time.
+    """Four workers of the Async Local-SGD notebook: .58, .75, 1.51 and 3.33 s a step, messages take no time.
 
     Examples
     --------

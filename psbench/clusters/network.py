@@ -322,7 +322,7 @@ class Throttles:
         self.next_s = self._changes[0] if self._changes else inf
 
     def at(self, now: float) -> list[float]:
-        """Return the part of each link that there is at a time, and look out for the next change."""
+        """Return the available share of each link at a time, and find the next change."""
         self.next_s = next((time_s for time_s in self._changes if time_s > now), inf)
         parts = [1.0] * self._workers
         for each in self._spells:

@@ -61,7 +61,7 @@ class PublishedCluster(Cluster):
     """
 
     core_scaling: float = parameter(
-        1.0, "speed grows as cores to this power", source="our reading", ge=0, le=1
+        1.0, "exponent of the speed in the number of cores", source="our reading", ge=0, le=1
     )
 
     def flavours(self) -> list[tuple[Flavour, int]]:
@@ -93,7 +93,7 @@ class C1(PublishedCluster):
 
 
 class C2(PublishedCluster):
-    """Strategy-Switch's heterogeneous cluster: C1, two machines of 4 cores and two of 2.
+    """Strategy-Switch's heterogeneous cluster: C1 plus two machines of 4 cores and two of 2.
 
     Examples
     --------
@@ -162,7 +162,11 @@ class DbsSgd(PublishedCluster):
     source = "DBS-SGD, sec. 4"
 
     core_scaling: float = parameter(
-        0.61, "speed grows as cores to this power", source="DBS-SGD sec. 4: 0.78 = (1/1.5)^0.61", ge=0, le=1
+        0.61,
+        "exponent of the speed in the number of cores",
+        source="DBS-SGD sec. 4: 0.78 = (1/1.5)^0.61",
+        ge=0,
+        le=1,
     )
     nodes: Literal[4, 8] = parameter(4, "number of containers", unit="workers", source="DBS-SGD, sec. 4")
     seconds_per_sample: float = usual("seconds_per_sample", 5.3e-4, "DBS-SGD, Table 1")

@@ -37,11 +37,11 @@ class Recovery(Specification):
     max_restarts: int = parameter(2, "restarts from the last checkpoint when a server is lost", ge=0)
     replicas: int = parameter(0, "processes that hold the servers' state, to lose no update", ge=0, le=1)
     replica_every: int = parameter(
-        1, "updates between two states that the replica is sent", source="thesis 3.2.6", ge=1
+        1, "updates between two states sent to the replica", source="thesis 3.2.6", ge=1
     )
     replace_workers: bool = parameter(False, "whether a free Dask worker takes a lost worker's place")
     min_workers: int | None = parameter(None, "training workers to begin with; the others join later", ge=1)
-    wait_for_workers: float = parameter(60.0, "how long to wait for free Dask workers", unit="s", ge=0)
+    wait_for_workers: float = parameter(60.0, "longest wait for free Dask workers", unit="s", ge=0)
     keep: int | None = parameter(None, "checkpoints that are kept", ge=1)
 
     @property
@@ -58,11 +58,11 @@ class Recovery(Specification):
         """
         if self.min_workers is not None and self.min_workers > num_workers:
             raise ParameterError(
-                f"recovery.min_workers: {self.min_workers}, and the cluster has {num_workers} workers"
+                f"recovery.min_workers: {self.min_workers}, but the cluster has {num_workers} workers"
             )
         if self.replica_every > 1 and not self.replicas:
             raise ParameterError(
-                f"recovery.replica_every: {self.replica_every}, and there is no replica; set replicas to 1"
+                f"recovery.replica_every: {self.replica_every}, but there is no replica; set replicas to 1"
             )
         for composition in compositions if self.replicas else ():
             if why := unreplicable(composition):

@@ -53,7 +53,7 @@ class SharedLink:
         return self._ends[what]
 
     def ends(self, what: object) -> float:
-        """Return when a message ends that was begun, as far as it is known."""
+        """Return the end of a message that was begun, as far as it is known."""
         return self._ends[what]
 
     def _advance(self, now: float) -> None:

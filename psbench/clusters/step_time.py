@@ -48,7 +48,7 @@ class StepTime(Part):
         return self._counted(lambda start, size: self.draw(rng, start, size))
 
     def _counted(self, drawn: Callable[[int, int], Doubles]) -> Callable[[int], Doubles]:
-        """Return a function of the size, of one of the place to start from and the size."""
+        """Return a function of the size, made from a function of start and size."""
         start = 0
 
         def following(size: int) -> Doubles:
@@ -221,7 +221,9 @@ class Pareto(StepTime):
     name = "pareto"
     source = "Dean and Barroso, The Tail at Scale, 2013 (heavy tails)"
 
-    shape: float = parameter(3.0, "tail index; smaller means rarer and much slower steps", gt=1, le=100)
+    shape: float = parameter(
+        3.0, "tail index; a smaller value gives rarer and much slower steps", gt=1, le=100
+    )
 
     def draw(self, rng: np.random.Generator, start: int, size: int) -> np.ndarray:
         """Return factors of at least (shape - 1) / shape."""

@@ -107,7 +107,7 @@ class StepTimes:
             length = self._step_time.length(worker)
             if length is not None and used > length:
                 steps = f"worker {worker} took {used} steps, but its trace has {length}"
-                logger.warning("step_time 'trace': %s: it was repeated", steps)
+                logger.warning("step_time 'trace': %s, so the trace was repeated", steps)
         return [
             {"worker": worker, "steps": used - before, "read_s": reading, "compute_s": seconds - reading}
             for worker, (used, before, reading, seconds) in enumerate(

@@ -306,7 +306,7 @@ class ActionProcessor:
     def _fragment_of(self, pushes: Sequence[Push]) -> int:
         (fragment, *others) = {push.fragment for push in pushes}
         if others:
-            raise ProtocolError(f"a commit takes pushes of fragments {sorted({fragment, *others})} together")
+            raise ProtocolError(f"one commit has pushes of several fragments, {sorted({fragment, *others})}")
         return fragment
 
     def _show_votes(self, release: act.Release, rule: Switching) -> None:

@@ -101,7 +101,7 @@ class Drop:
 
 @dataclass(slots=True)
 class Readmit:
-    """Readmit a dropped worker, which to the parts joins; performed as late as a `Drop`."""
+    """Readmit a dropped worker; parts see it join. Performed as late as a `Drop`."""
 
     worker: int
 

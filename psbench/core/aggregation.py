@@ -321,7 +321,7 @@ class Aggregation(Part):
 
 
 class GradientSums(Aggregation):
-    """A push carries the sum of its steps' gradients, as workers push it that compute meanwhile."""
+    """A push carries the sum of its steps' gradients; its worker computes on while it is in transit."""
 
     needs = (
         Need(

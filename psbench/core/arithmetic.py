@@ -325,7 +325,7 @@ class State(MutableMapping[str, Any]):
         del self._values[name]
 
     def clear(self) -> None:
-        """Forget all; the mapping's own takes one name after another, in every step of a worker."""
+        """Remove all values; the inherited method would remove one name after another, in every step."""
         self._values.clear()
 
     def __iter__(self) -> Iterator[str]:

@@ -219,7 +219,7 @@ def _wrong_texts(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[i
 
 
 def _wrong_mixing(log: EventLog, rows: Any, num_workers: int) -> Iterator[tuple[int, str]]:
-    """Yield a mixing of a model that was never sent, or of a worker that is not there; texts are right."""
+    """Yield a mixing of a model that was never sent, or of an absent worker; texts are checked before."""
     versions: dict[int, int] = {}
     there = set[int]()
     sent = set[tuple[int, int, bool]]()  # worker, its version, and whether its step came first

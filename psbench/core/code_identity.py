@@ -77,7 +77,7 @@ def _compiled(code: types.CodeType) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return plain data as text; of anything else its class, as the text of many objects is an address."""
+    """Return plain data as text; for other objects the class, since their text is often an address."""
     if isinstance(value, _PLAIN):
         return repr(value)
     if isinstance(value, (tuple, list)):

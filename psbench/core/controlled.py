@@ -8,7 +8,7 @@ from psbench.core.own_steps import OwnSteps
 
 
 class ControlledModels(Aggregation):
-    """A push carries a model and its worker's control variate, and an answer a model and the global one."""
+    """A push carries a model and its worker's control variate; an answer, a model and the global one."""
 
     payload = "parameters"
     carries = ("control",)

@@ -51,7 +51,7 @@ _OUT = Status.GONE, Status.NEW
 
 
 def is_void(release: act.Release, view: ClusterView) -> bool:
-    """Return whether a release is void: its worker has left or was dropped since.
+    """Return whether a release is void: its worker has since left or been dropped.
 
     An answer that goes on after a `Measure` has the departures that were queued meanwhile, and drops come
     last in an answer; the view is as of its end.
@@ -151,7 +151,7 @@ class Driver(Generic[Done]):
         raise NotImplementedError
 
     def cancel(self, cancel: act.Cancel, now: float) -> Done | None:
-        """Void the worker's step; a release, or a hold, of it follows."""
+        """Void the worker's step; its release or hold follows."""
         return self.void(cancel.worker)
 
     def drop(self, drop: act.Drop, now: float) -> Done | None:
@@ -189,7 +189,7 @@ class Driver(Generic[Done]):
         raise self.refusal(discard)
 
     def measure(self, measure: act.Measure, now: float) -> Done | None:
-        """Find the numbers named, of the model and the payloads as they are now; a `Measured` has them."""
+        """Compute the named numbers from the current model and payloads, for a `Measured` event."""
         raise self.refusal(measure)
 
     def hand_over(self, handover: act.Handover, now: float) -> Done | None:

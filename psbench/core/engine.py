@@ -38,7 +38,7 @@ _PUSH = int(Kind.PUSH)
 
 
 class Engine:
-    """One run's decisions. Over 25 methods because each kind of event has one.
+    """Decisions of one run; it has over 25 methods because each kind of event has one.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ class Engine:
             # fmt: on
         worker.status = PUSHED
         worker.overlapping = push.overlapping
-        worker.pushed_samples = push.samples
+        worker.last_push, worker.pushed_samples = push.id, push.samples
         worker.previous_push_s, worker.last_push_s = worker.last_push_s, view.now
         view.move_clock(worker, worker.clock + 1)
         view.num_computing -= 1

@@ -74,7 +74,7 @@ class Clustering:
         return ids
 
     def nearest(self, samples: Array) -> Integers:
-        """Return the cluster of other samples: that with the nearest centre."""
+        """Return the cluster of other samples: the one with the nearest centre."""
         from threadpoolctl import threadpool_limits
 
         if not len(samples):

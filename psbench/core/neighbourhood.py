@@ -36,13 +36,13 @@ class Neighbourhood:
         """Return the workers whose models a worker receives at its next exchange, in graph order."""
         return self._there(worker, self._placement.senders)
 
-    def receivers(self, worker: int) -> list[int]:
-        """Return the workers that receive a worker's model at its next exchange, in graph order."""
-        return self._there(worker, self._placement.receivers)
+    def receivers(self, worker: int, exchange: int | None = None) -> list[int]:
+        """Return the workers that receive a worker's model at an exchange, its next one, in graph order."""
+        return self._there(worker, self._placement.receivers, exchange)
 
     def degree(self, worker: int, exchange: int) -> int:
         """Return the number of active receivers of a worker at that exchange."""
-        return len(self._there(worker, self._placement.receivers, exchange))
+        return len(self.receivers(worker, exchange))
 
     def is_ready(self, worker: int, advanced: Collection[int] = (), begun: Collection[int] = ()) -> bool:
         """Return whether all messages for a worker's next exchange have been sent.

@@ -118,7 +118,7 @@ def _refuse_misplaced(cls: type[Part]) -> None:
         if others:
             raise ParameterError(
                 f"{cls.domain} {cls.name!r}: nothing calls its method {name!r}, a hook of {others[0]} parts. "
-                "One of the part's own begins with an underscore"
+                "Begin the name of a private method with an underscore"
             )
         as_hook = name.startswith("on_")  # perhaps one of another domain
         found = get_close_matches(name, hooks - vars(cls).keys(), 1, 0.8)
@@ -128,7 +128,7 @@ def _refuse_misplaced(cls: type[Part]) -> None:
             hint = f"did you mean {found[0]!r}?" if found else f"a {cls.domain} part has {known}."
             raise ParameterError(
                 f"{cls.domain} {cls.name!r}: nothing calls its method {name!r}; {hint} "
-                "One of the part's own begins with an underscore"
+                "Begin the name of a private method with an underscore"
             )
 
 

@@ -216,7 +216,7 @@ class Communication(Part):
         Need(
             "consistency",
             lambda c: not c.cancels,
-            "workers under {part} compute while their push is in transit, and {other} would cancel that work",
+            "workers under {part} compute while their push is in transit, but {other} would cancel that work",
             when=lambda m: m.overlaps,
         ),
         *_needs_of_fragments(),

@@ -103,7 +103,7 @@ class GroupMixing(Mixing):
         Need(
             "consistency",
             lambda c: isinstance(c, FormsGroups),
-            "{part} mixes the models of a group of waiting workers, and {other} forms no groups",
+            "{part} mixes the models of a group of waiting workers, but {other} forms no groups",
         ),
     )
 
@@ -125,12 +125,12 @@ class FormsGroups(Consistency):
         Need(
             "aggregation",
             lambda a: isinstance(a, GroupMixing),
-            "{part} commits the pushes of groups, and {other} does not mix the models of groups",
+            "{part} commits the pushes of groups, but {other} does not mix the models of groups",
         ),
         Need(
             "placement",
             lambda p: isinstance(p, AnyPeers),
-            "{part} forms groups of any workers, and {other} has a graph or a server",
+            "{part} forms groups of any workers, but {other} has a graph or a server",
         ),
     )
 

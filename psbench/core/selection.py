@@ -345,7 +345,7 @@ def reported(push: Push) -> dict[str, float]:
 
 
 def reported_of_groups(push: Push, name: str = "samples") -> dict[int, float]:
-    """Return what a push says of the samples of each neighbourhood: `SUMS`; of those without samples nothing.
+    """Return the numbers that a push reports for each neighbourhood with samples; `name`: one of `SUMS`.
 
     >>> push = Push(0, 0, 0, 0, 8, stats={"selection.samples:2": 8.0, "selection.loss:2": 4.0})
     >>> reported_of_groups(push), reported_of_groups(push, "loss")

@@ -155,7 +155,7 @@ class SwitchingStrategy(Switch):
             if switch.reduces_momentum and composition.has_local_steps:
                 raise ParameterError(
                     f"strategy {self.name!r}: momentum {switch.momentum!r} reduces the server's momentum, "
-                    f"and the workers of {composition.name!r} step with optimizers of their own; "
+                    f"but the workers of {composition.name!r} step with optimizers of their own; "
                     "use 'zero' or 'keep'"
                 )
         return self

@@ -31,8 +31,8 @@ class WorkerGraph(Protocol):
     def senders(self, worker: int) -> list[int]:
         """Return the workers whose models a worker receives."""
 
-    def receivers(self, worker: int) -> list[int]:
-        """Return the workers that receive a worker's model."""
+    def receivers(self, worker: int, exchange: int | None = None) -> list[int]:
+        """Return the workers that receive a worker's model, at another exchange if one is given."""
 
     def degree(self, worker: int, exchange: int) -> int:
         """Return the number of receivers of a worker at that exchange."""
@@ -73,6 +73,8 @@ class WorkerView:
     voted_samples: int = 0
     #: whether a part dropped it, so that it may be readmitted
     dropped: bool = False
+    #: the id of its last push; -1 before the first
+    last_push: int = -1
     #: samples of its last push, and how many its next one may have at most (-1: no limit)
     pushed_samples: int = 0
     allowance: int = -1
@@ -157,7 +159,7 @@ class ClusterView:
 
     @property
     def epochs_per_step(self) -> float:
-        """Epochs that one step of every active worker amounts to."""
+        """Epochs in one step of every active worker."""
         return self.global_batch * self.num_active / self.num_workers / self.dataset_size
 
     @property

@@ -169,7 +169,7 @@ class Converted:
             if about.train > about.rows:
                 raise ValueError(f"{about.train} of {about.rows} rows are for training")
             if about.classes and not 0 <= targets.min() <= targets.max() < len(about.classes):
-                raise ValueError(f"targets are none of {len(about.classes)} classes")
+                raise ValueError(f"some targets are not among the {len(about.classes)} classes")
         except (OSError, ValueError) as error:
             reason = "about.json" if isinstance(error, ValidationError) else error
             raise DataError(f"{folder}: is damaged ({reason})") from None

@@ -49,7 +49,7 @@ class Decoded:
         self._file = folder / _FOLDER / f"{key.hexdigest()[:24]}.npy"
 
     def pixels(self, shape: tuple[int, ...]) -> Pixels | None:
-        """Return the images, mapped to memory; None if they are not there, or with a warning if damaged.
+        """Return the memory-mapped images; None if they are missing or, with a warning, damaged.
 
         Parameters
         ----------

@@ -41,7 +41,7 @@ class Digits(DataSource):
 
 @cache
 def _table() -> Doubles:
-    """Return pixels and label of each digit: not to be changed, as the next run is given the same.
+    """Return pixels and label of each digit; do not change them, because later runs share them.
 
     The file is read without importing scikit-learn, which takes as long as torch and is used for nothing else
     in most runs.
@@ -57,7 +57,7 @@ def _table() -> Doubles:
 
 
 def _numbers(text: bytes) -> Integers:
-    r"""Return whole numbers below 100, each with a comma or the end of a line after it.
+    r"""Return whole numbers below 100, each followed by a comma or the end of a line.
 
     Every process of a run reads the digits, and `numpy.loadtxt` would take most of that time.
 

@@ -242,7 +242,7 @@ def _check_size(path: Path, image: Picture) -> None:
 
 
 def _of_bytes(image: Picture) -> Picture:
-    """Return an image with 8-bit values; of 16 bits the upper eight, where Pillow would clip to 255.
+    """Return an image with 8-bit values; for 16 bits the upper eight, where Pillow would clip to 255.
 
     Raises
     ------

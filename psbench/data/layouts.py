@@ -30,7 +30,7 @@ class TableLayout:
 
     @property
     def val_fraction(self) -> float:
-        """The published share of the rows that is for validation; of a file of that size, that many."""
+        """The published share of validation rows; a file of the published size gets the published number."""
         return self.val_rows / self.rows
 
 

@@ -16,7 +16,7 @@ from psbench.system.limits import check_memory
 
 
 class Markov(DataSource):
-    """Sequences of tokens, each drawn given the one before: a sample has `context`, its target the next ones.
+    """Tokens of a Markov chain: a sample is `context` tokens, its target the same shifted by one.
 
     The probabilities after each token are drawn from a Dirichlet distribution. No model predicts better than
     those, so the cross entropy of the best is the chain's entropy rate H = -sum_i pi_i sum_j P_ij ln P_ij,

@@ -17,7 +17,7 @@ from psbench.system.limits import check_memory
 
 
 class Mixture(DataSource):
-    """Samples of a Gaussian mixture with unit variance, one component per class or several, made from a seed.
+    """Samples of a Gaussian mixture with unit variance and one or more components per class.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class Several:
         return self.map(lambda part: part[where])
 
     def map(self, function: Callable[[Any], Any]) -> Several:
-        """Return the result of a function of each array, the lengths among them."""
+        """Return the results of a function for each array, including the lengths."""
         lengths = tuple(None if each is None else function(each) for each in self.lengths)
         return Several(tuple(map(function, self.parts)), self.names, lengths, self.padding)
 

@@ -170,7 +170,9 @@ def generate(layout: str, path: str | Path, rows: int, *, seed: int = 0, overwri
     if layout not in LAYOUTS:
         raise UnknownName("layout", layout, LAYOUTS)
     if rows < 1 or seed < 0:
-        raise ParameterError(f"generate: rows = {rows}, seed = {seed}; give at least 1 and 0")
+        raise ParameterError(
+            f"generate: rows = {rows}, seed = {seed}; rows must be at least 1, and seed at least 0"
+        )
     path = Path(path)
     if path.is_dir():
         raise SpecError(f"{path}: is a folder; name a file in it, such as {path / layout}.csv")

@@ -207,13 +207,14 @@ class TableFile(DataSource):
                 raise ParameterError(f"data {self.name!r}: {name!r} is the target; remove it from keep")
         if {*self.keep, names[target], *(names[place] for place in index)} == set(names):
             raise ParameterError(
-                f"data {self.name!r}: no column is left for inputs beside {names[target]!r}; keep fewer"
+                f"data {self.name!r}: no column is left for inputs beside {names[target]!r}; keep fewer "
+                "columns"
             )
         return tuple(names.index(name) for name in self.keep)
 
 
 class CSV(TableFile):
-    """A table of numbers in CSV files of any size, in the layout of HIGGS, YearPredictionMSD or one of yours.
+    """A table of numbers in CSV files of any size, in the layout of HIGGS, YearPredictionMSD or your own.
 
     The files are read once, block by block, with dask.dataframe, and kept as arrays of 32-bit floats in files
     that are mapped to memory: training reads the rows of its mini-batches from there. A run with the same

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
+def gradient_spread(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
     """Return the number of gradients of each worker in each worker's model.
 
-    A worker's own are part of its model when it steps; others' with a model that it mixes with its own, which
-    brings what that one had heard of when it was sent.
+    A worker's own gradients enter its model when it steps. Gradients of others enter with a model that it
+    mixes into its own: all that this model contained when it was sent.
 
     Parameters
     ----------
@@ -32,16 +32,16 @@ def heard_of(log: EventLog, until_s: float = np.inf) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row for each pair of workers: `worker`, `of`, `made` (gradients of `of`), `heard`, `missing`. Empty
-        for a run with a server.
+        A row for each pair of workers: `worker`, `of`, `made` (gradients of `of`), `received`, `missing`.
+        Empty for a run with a server.
     """
     rows = [
         (worker, of, known.made[of], int(own[of]), known.made[of] - int(own[of]))
         for _, known in [*_history(log, until_s)][-1:]
-        for worker, own in sorted(known.heard.items())
+        for worker, own in sorted(known.received.items())
         for of in sorted(known.made)
     ]
-    return table(rows, columns=("worker", "of", "made", "heard", "missing"))
+    return table(rows, columns=("worker", "of", "made", "received", "missing"))
 
 
 def lags(log: EventLog, points: int = 400) -> pd.DataFrame:
@@ -50,8 +50,8 @@ def lags(log: EventLog, points: int = 400) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        `time_s`, `mean` and `most` (gradients, over all pairs of different workers that are there); at most
-        about so many `points`.
+        `time_s`, `mean` and `most` (gradients, over all pairs of different workers that are present); at most
+        about `points` rows.
     """
     rows = []
     step = max(1, int(np.count_nonzero(log.rows()["kind"] == Kind.MIX)) // points)
@@ -88,44 +88,44 @@ class _Knowledge:
 
     Attributes
     ----------
-    heard : dict of worker to int64 array, (workers,)
-        Of those that are there.
+    received : dict of worker to int64 array, (workers,)
+        Of the present workers.
     made : dict of worker to int
     """
 
     def __init__(self, workers: int) -> None:
         self._nothing = np.zeros(workers, dtype=np.int64)
-        self.heard: dict[int, Array] = {}
+        self.received: dict[int, Array] = {}
         self.made: dict[int, int] = {}
         self._versions: dict[int, int] = {}
         self._sent: dict[tuple[int, int, bool], Array] = {}  # with the model that a worker sent at a version
         self._waiting = set[int]()  # those whose last push has not been mixed
 
     def join(self, worker: int) -> None:
-        others = [version for other, version in self._versions.items() if other in self.heard]
+        others = [version for other, version in self._versions.items() if other in self.received]
         self._versions[worker] = max(others, default=0)
-        self.heard[worker] = self._nothing
+        self.received[worker] = self._nothing
         self.made.setdefault(worker, 0)
         self._sent[worker, self._versions[worker], False] = self._nothing
 
     def leave(self, worker: int) -> None:
-        self.heard.pop(worker, None)
+        self.received.pop(worker, None)
         self._waiting.discard(worker)
 
     def push(self, worker: int, version: int) -> None:
         self.made[worker] += 1
         self._waiting.add(worker)
-        self._sent[worker, version, True] = self._with_own(worker, self.heard[worker])
+        self._sent[worker, version, True] = self._with_own(worker, self.received[worker])
 
-    def _with_own(self, worker: int, heard: Array) -> Array:
-        found = heard.copy()
+    def _with_own(self, worker: int, received: Array) -> Array:
+        found = received.copy()
         found[worker] = self.made[worker]
         return found
 
     def mix(self, pusher: int | None, mixing: Mapping[str, Any]) -> None:
         """Merge the gradients known to the mixed models; after a pairwise exchange both have the union."""
         first = mixing["steps_first"]
-        before = dict(self.heard)
+        before = dict(self.received)
         # all of a group have stepped, and of a pair the one that asked for the exchange
         pushers: set[int] = set() if pusher is None else {pusher, *(self._waiting & mixing["rows"].keys())}
         self._waiting -= pushers
@@ -139,11 +139,11 @@ class _Knowledge:
             found = np.maximum.reduce(sources)
             if worker in pushers:
                 found = self._with_own(worker, found)
-            self.heard[worker] = found
+            self.received[worker] = found
             if pusher is not None:
                 self._versions[worker] += 1
             self._sent[worker, self._versions[worker], False] = found
-        oldest = min(self._versions[worker] for worker in self.heard)
+        oldest = min(self._versions[worker] for worker in self.received)
         if len(self._sent) > 16 * len(self._nothing):
             self._sent = {key: value for key, value in self._sent.items() if key[1] >= oldest}
 
@@ -151,8 +151,8 @@ class _Knowledge:
         """Return for each pair of workers the number of one's gradients that the other lacks."""
         return [
             self.made[of] - int(own[of])
-            for worker, own in self.heard.items()
-            for of in self.heard
+            for worker, own in self.received.items()
+            for of in self.received
             if of != worker
         ]
 

@@ -118,12 +118,12 @@ class Spans(NamedTuple):
         return Spans(*(column[order] for column in self))
 
 
-def spans_of(log: EventLog, rows: Rows, whom: bool = True) -> Spans:
+def spans_of(log: EventLog, rows: Rows, with_causes: bool = True) -> Spans:
     """Return the spans of rows with `with_membership` applied; `log` has their texts.
 
-    `whom`: whether to determine the workers that caused waits.
+    `with_causes`: whether to determine the workers that caused waits.
     """
-    own = _Own(log, rows, whom)
+    own = _Own(log, rows, with_causes)
     spans = _Parts()
     _add_overlaps(own, spans)
     _add_waits(own, spans)
@@ -134,9 +134,9 @@ def spans_of(log: EventLog, rows: Rows, whom: bool = True) -> Spans:
 class _Own:
     """The rows of each worker in order, paired with the next row of the same worker."""
 
-    def __init__(self, log: EventLog, rows: Rows, whom: bool = True) -> None:
+    def __init__(self, log: EventLog, rows: Rows, with_causes: bool = True) -> None:
         #: the rows of events, which end waits
-        self.answered = positions(rows, *_EVENTS) if whom else np.zeros(0, dtype=np.int64)
+        self.answered = positions(rows, *_EVENTS) if with_causes else np.zeros(0, dtype=np.int64)
         place = positions(rows, *_OWN)
         place = place[np.argsort(rows["worker"][place], kind="stable")]
         here = rows[place]

@@ -10,8 +10,8 @@ _REPEATS = {
     "simulated": "The same specification, seed and library versions give the same digest of the log and the "
     "same parameters, bit for bit, on machines with the same CPU arithmetic.",
     "dask": "A live run repeats the specification, the data, the shards and the first model, but not the "
-    "timing: which push comes first differs, and so do log, digest and parameters. What was recorded "
-    "replays: the same events lead to the same decisions (psbench replay).",
+    "timing: the order of pushes differs, and so do log, digest and parameters. Its recorded decisions can "
+    "be replayed: the same events lead to the same decisions (psbench replay).",
 }
 
 

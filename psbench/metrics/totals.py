@@ -79,7 +79,7 @@ class SpanTotals:
         self.end_s = float(rows["time_s"][-1])
         self._count_presence(rows)
         rows = np.concatenate([self._open, rows])
-        spans = spans_of(log, rows, whom=False)
+        spans = spans_of(log, rows, with_causes=False)
         self._open, begun = continuing(log, rows)
         late = np.full(int(max(spans.worker.max(initial=0), max(begun, default=0))) + 1, np.inf)
         late[list(begun)] = list(begun.values())

@@ -1,4 +1,4 @@
-"""Why a worker waits, in words for the panel."""
+"""Reasons for waits, in words for the panel."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Model(Part):
             if "overflow" not in str(error).lower():
                 raise
             raise ParameterError(
-                f"model {self.name!r}: a layer has more parameters than 64 bits count; make it smaller"
+                f"model {self.name!r}: a layer has more parameters than 64 bits can count; make it smaller"
             ) from None
 
     def initialise(self, network: nn.Module, generator: Generator) -> None:
@@ -146,7 +146,7 @@ class Model(Part):
 
 
 class ForeignModel(Model):
-    """A network that is not psbench's own: whoever built it, its constructors draw its initial values.
+    """A network that is not psbench's own; its constructors draw the initial values.
 
     They draw from the run's stream "model". A subclass defines `maker`.
     """

@@ -85,7 +85,7 @@ def residual_network(channels: int, num_outputs: int, blocks_per_stage: int) -> 
 
 
 def bottleneck_network(channels: int, num_outputs: int, stages: tuple[tuple[int, int], ...]) -> nn.Sequential:
-    """Return the network with these channels inside, and numbers, of bottlenecks; all but the first halve."""
+    """Return the network of bottlenecks, given inner channels and counts; all stages but the first halve."""
     width = stages[0][0]
     layers: list[nn.Module] = [*normalised(channels, width), nn.ReLU()]
     for number, (inside, count) in enumerate(stages):

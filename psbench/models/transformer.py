@@ -48,7 +48,7 @@ class Transformer(Model):
         return self
 
     def check_input(self, input_shape: tuple[int, ...]) -> None:
-        """Raise ParameterError if samples are no sequences of tokens, or longer than the context."""
+        """Raise ParameterError if samples are not sequences of tokens, or are longer than the context."""
         if len(input_shape) != 1:
             raise ParameterError(
                 f"model {self.name!r} needs sequences of tokens (tokens,), got samples of shape "

@@ -40,7 +40,7 @@ class OwnModel(Own, ForeignModel):
 
 
 def as_model(value: Any) -> Model:
-    """Return a model from anything that an experiment takes as one.
+    """Return a model from any value that an experiment accepts as one.
 
     Parameters
     ----------

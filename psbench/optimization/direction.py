@@ -21,7 +21,7 @@ def check_target(target: Target, metrics: Mapping[str, Metric], asked_by: str) -
     if lower is None or target.bare == "accuracy" or lower == (target.at_least is None):
         return
     raise ParameterError(
-        f"{asked_by}: {target.metric!r} is the better, the {'lower' if lower else 'higher'} it is; give "
+        f"{asked_by}: {target.metric!r} is better if it is {'lower' if lower else 'higher'}; give "
         f"{'at_most' if lower else 'at_least'}"
     )
 

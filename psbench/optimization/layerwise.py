@@ -42,7 +42,7 @@ class LARS(Optimizer):
 
 
 class LAMB(Optimizer):
-    """Adam with a per-tensor step as long as the tensor's weights.
+    """Adam whose step for each tensor has the norm of the tensor's weights.
 
     m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; u = m / (sqrt(v) + epsilon) + wd w;
     w <- w - lr |w|/|u| u, where the ratio is 1 if |w| or |u| is 0.

@@ -33,7 +33,7 @@ class Loss(Part):
 
     def total(self, outputs: Any, targets: Tensor) -> Total:
         """Return the sum over a batch, and its number of samples; for a loss that `adds_up`."""
-        raise NotImplementedError(f"{type(self).__name__} must define total, as it adds up")
+        raise NotImplementedError(f"{type(self).__name__} must define total, because it adds up samples")
 
     def of_each(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the loss of each sample, (B,), by default one sample after the other.
@@ -183,7 +183,7 @@ class Hinge(_OfClasses):
 
 
 class BCE(_OfNumbers):
-    """Binary cross-entropy of logits: one logit for two classes, or one for each label that may hold."""
+    """Binary cross-entropy of logits: one logit for two classes, or one for each of several labels."""
 
     name = "bce"
     source = "torch.nn.functional.binary_cross_entropy_with_logits"

@@ -69,7 +69,7 @@ class Optimizer(Part):
         return True
 
     def beside_the_rate(self, usual: Optimizer) -> str:
-        """Return the first field set that a part would not read that uses only the rate; or empty.
+        """Return the first set field that a part using only the rate would ignore; empty if none.
 
         A field that is as in `usual`, the experiment's default, may not have been set by the user.
         """
@@ -191,7 +191,7 @@ class SGD(Optimizer):
     def _has_momentum(self) -> Self:
         if self.nesterov and not self.momentum:
             raise ParameterError(
-                f"optimizer {self.name!r}: nesterov needs a momentum, which is 0; set momentum, such as "
+                f"optimizer {self.name!r}: nesterov needs a momentum above 0; set momentum, such as "
                 "0.9, or remove nesterov"
             )
         return self

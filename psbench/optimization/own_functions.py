@@ -68,7 +68,7 @@ class _Declared(Metric):
 
     of_all = True
 
-    better: Literal["higher", "lower"] | None = parameter(None, "which values are better")
+    better: Literal["higher", "lower"] | None = parameter(None, "whether higher or lower values are better")
 
     @property
     def lower_is_better(self) -> bool | None:  # pyrefly: ignore[bad-override]
@@ -206,7 +206,7 @@ def _as_part(value: Any, own: type[OwnLoss | OwnMetric]) -> Part:
 
 
 def _settings(value: Any) -> str:
-    """Return the settings of a module of torch, as the 2 of `HuberLoss(delta=2)`, which its class has not."""
+    """Return the settings of a torch module that its class lacks, such as the 2 of `HuberLoss(delta=2)`."""
     found = vars(value).items() if is_module(value) else ()
     return repr(sorted((name, each) for name, each in found if isinstance(each, (int, float, str))))
 

@@ -27,7 +27,7 @@ class _Piece(NamedTuple):
 
 
 class PiecewiseSteps:
-    """An optimizer's steps on a vector, in which entries without a gradient are left alone, as torch does.
+    """An optimizer's steps on a vector; entries without a gradient stay unchanged, as in torch.
 
     As long as all entries have a gradient they are one piece. An entry that has none is neither moved, by its
     momentum or the weight decay, nor is a step counted for it; see `absent`.

@@ -19,7 +19,7 @@ _START = 0.01
 
 
 class RateSchedule(Part):
-    """A factor of the learning rate by epoch, which counts samples: so it is the same for every strategy."""
+    """A factor of the learning rate by epoch; epochs count samples, so it is equal for all strategies."""
 
     domain = "schedule"
 
@@ -148,8 +148,8 @@ class OwnSchedule(Own, RateSchedule):
         value = self.object(epoch)
         if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             raise ParameterError(
-                f"schedule {self.type!r}: returned {in_short(value)} for epoch {epoch:g}; a factor of the "
-                "rate is a number from 0"
+                f"schedule {self.type!r}: returned {in_short(value)} for epoch {epoch:g}; expected a "
+                "factor of the rate, 0 or more"
             )
         return float(value)
 

@@ -71,7 +71,7 @@ class Perplexity(Metric):
 
 
 class MAE(Metric):
-    """The mean absolute error, of targets in the scale they are trained in."""
+    """The mean absolute error, on the scale of the targets in training."""
 
     name = "mae"
     lower_is_better = True

@@ -1,4 +1,4 @@
-"""Which optimizers and schedules a strategy can do with."""
+"""Compatibility of optimizers and schedules with strategies."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def blind_to_absence(strategy: AnyStrategy, optimizer: Optimizer) -> str:
 
 
 def check_shares(strategy: AnyStrategy, optimizer: Optimizer, comes_or_goes: Sequence[str]) -> None:
-    """Reject settings that workers with a share of the model each do not support, or lack.
+    """Reject settings that workers with a share of the model do not support, or lack.
 
     `comes_or_goes` names the settings by which a worker comes, goes or is dropped.
     """

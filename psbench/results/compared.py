@@ -177,7 +177,7 @@ class Compared(ShownTable):
         clocks = sorted({clock_of(run.meta) for run in self.runs} - {""})
         if len(clocks) > 1:
             return [
-                "virtual and wall-clock seconds do not compare: they have columns and charts of their own"
+                "virtual and wall-clock seconds cannot be compared: they have columns and charts of their own"
             ]
         return ["times are wall-clock seconds"] if clocks == ["wall"] else []
 

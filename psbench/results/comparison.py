@@ -103,7 +103,7 @@ def _mean_time(runs: Sequence[Run]) -> float:
 
 
 def _common(runs: Sequence[Run]) -> Target | None:
-    """Return the target that all were given, or the highest accuracy that all reached, of three digits."""
+    """Return the target that all were given, or the highest accuracy that all reached, to three digits."""
     given = runs[0].experiment.stop.aim
     if given is not None and all(run.experiment.stop.aim == given for run in runs):
         return given

@@ -178,7 +178,7 @@ def own_metrics(frame: pd.DataFrame) -> list[str]:
 
 
 def as_text(record: Mapping[Any, Any], name: str, *, deviation: bool = True) -> str:
-    """Return a result of a table's row as text, with its interval over seeds, whose digits the mean has.
+    """Return a result as text, with its interval over seeds; the mean has the digits of the interval.
 
     Parameters
     ----------

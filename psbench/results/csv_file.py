@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 def cell(value: Any) -> Any:
-    """Return a value as a cell has it: a text that begins as a formula does, after an apostrophe.
+    """Return a cell's value; a text that begins like a formula gets an apostrophe in front.
 
     Ends of lines are those that Python's writers put in quotes: others would begin a row.
 

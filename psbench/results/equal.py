@@ -81,14 +81,14 @@ def check_equal(experiments: Sequence[Experiment], equal: str) -> None:
     for experiment in experiments:
         if experiment.timing_only:
             raise ParameterError(
-                f"compare: equal = {equal!r}: {experiment.title} is timing-only, and is never evaluated"
+                f"compare: equal = {equal!r}: {experiment.title} is timing-only, so it is never evaluated"
             )
 
 
 def _check_clocks(clocks: Set[str]) -> None:
     if len(clocks) > 1:
         raise ParameterError(
-            "compare: equal = 'time': virtual and wall-clock seconds do not compare; compare by samples, "
+            "compare: equal = 'time': virtual and wall-clock seconds cannot be compared; compare by samples, "
             "updates or bytes"
         )
 

@@ -1,4 +1,4 @@
-"""Which run a file belongs to: every file that a run writes carries the run's identity.
+"""The identity of a run, which every file that it writes carries.
 
 The identity is random, and drawn when a run begins. It is no part of the specification, the log or any
 digest, so that equal runs stay equal in everything that is compared; and it is not derived from

@@ -1,4 +1,4 @@
-"""Is a difference real: strategies compared with the baseline seed by seed, with Holm's correction.
+"""Significance tests: strategies against the baseline, paired by seed, with Holm's correction.
 
 Runs of one seed draw the same data, start and order of samples, so a paired test takes out what both drew
 alike. Times are compared by the logarithm of their ratio. Student's paired t test, corrected over the
@@ -65,7 +65,8 @@ def paired_tests(
         if len(seeds) < 2:
             raise ParameterError(
                 f"compare: a test pairs runs by their seed, and {label} shares {len(seeds)} with {baseline} "
-                f"({_seeds(measured[label])}; {_seeds(measured[baseline])}); give both the same two or more"
+                f"({_seeds(measured[label])}; {_seeds(measured[baseline])}); give both at least two equal "
+                "seeds"
             )
         numbers = measured[label][seeds[0]]
         own = [(n, False, _words(n), 1.0) for n in numbers if n.startswith("val_") and n not in _KNOWN]

@@ -169,7 +169,7 @@ class Facts(_Declared):
         ):
             raise ValueError("neighbourhoods: does not have a number for each name and worker")
         if late := [each.worker for each in self.usage if each.worker >= self.num_workers]:
-            raise ValueError(f"usage: has worker {late[0]} of {self.num_workers}")
+            raise ValueError(f"usage: names worker {late[0]}, but there are {self.num_workers} workers")
         try:
             target_of(self.target)
         except SpecError as error:

@@ -267,7 +267,7 @@ def _check_workers(folder: Path, experiment: Experiment, meta: dict[str, Any]) -
     """Raise if a record has other workers than the specification."""
     if experiment.num_workers != meta["num_workers"]:
         raise DataError(
-            f"{folder / 'run.json'}: meta.num_workers: is {meta['num_workers']}, and experiment.yaml has "
+            f"{folder / 'run.json'}: meta.num_workers: is {meta['num_workers']}, but experiment.yaml has "
             f"{experiment.num_workers}"
         )
 
@@ -291,7 +291,7 @@ def _check_one_run(run_id: str | None, owners: dict[Path, str | None]) -> None:
     for path, other in owners.items():
         if other != run_id:
             raise DataError(
-                f"{path}: belongs to another run ({in_short(other)}) than run.json ({in_short(run_id)}); "
+                f"{path}: belongs to a different run ({in_short(other)}) from run.json ({in_short(run_id)}); "
                 "keep each run in a folder of its own"
             )
 

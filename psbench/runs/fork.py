@@ -137,7 +137,7 @@ def _check(experiment: Experiment, change: Fork) -> None:
     if change.at_s < 0:
         raise ParameterError(f"fork: at_s must be zero or more, got {change.at_s:g}")
     if change.momentum not in _MOMENTUM:
-        raise ParameterError(f"fork: momentum is 'keep' or 'zero', got {change.momentum!r}")
+        raise ParameterError(f"fork: momentum must be 'keep' or 'zero', got {change.momentum!r}")
     is_of_worker = change.kill or change.back or any(given[1:])
     if is_of_worker != (change.worker is not None):
         said = (

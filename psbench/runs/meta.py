@@ -63,7 +63,7 @@ def _rate_of(composition: Strategy, lr: float, num_workers: int) -> str:
 
 
 def _declared(experiment: Experiment) -> dict[str, Any]:
-    """Return the target and own metrics, if there are such: each metric with whether less of it is better."""
+    """Return the target and the own metrics, if any, each with whether lower values are better."""
     target, metrics = experiment.stop.target, experiment.metrics
     found: dict[str, Any] = {} if target is None else {"target": target.model_dump(exclude_none=True)}
     if metrics:

@@ -131,7 +131,7 @@ class _Draws:
         experiment = run.experiment
         self._compositions = experiment.strategy.compositions
         if chosen := [each.selection.name for each in self._compositions if each.selection.chooses]:
-            raise SpecError(f"recount: selection {chosen[0]!r} chose samples, which the log does not name")
+            raise SpecError(f"recount: selection {chosen[0]!r} chose samples that the log does not record")
         self._now = self._compositions[0]
         self._is_live = experiment.backend != "simulated"
         workers = experiment.num_workers
@@ -163,9 +163,9 @@ class _Draws:
     def _obey(self, row: Any, orders: dict[str, Any]) -> Iterator[Drawn]:
         worker = int(row["worker"])
         if "samples" in orders:
-            raise SpecError("recount: workers drew from chunks of data, which the log does not describe")
+            raise SpecError("recount: workers drew from chunks of data that the log does not describe")
         if (orders.get("injection") or {}).get("workers"):
-            raise SpecError("recount: workers shared samples (data injection), which the log does not name")
+            raise SpecError("recount: workers shared samples (data injection) that the log does not record")
         self._sizes[worker] = int(orders.get("batch_size", self._sizes[worker]))
         if row["kind"] == Kind.RELEASE:
             if row["samples"] > 0:

@@ -75,7 +75,7 @@ class Start:
 
 
 def _check_record(record: Path, begin: Checkpoint, experiment: Experiment) -> None:
-    """Refuse to replace the record of a run that has come further than it is to come now."""
+    """Refuse to replace the record of a run that is already beyond the new end."""
     try:
         summary = read_summary(record)
     except DataError:

@@ -33,7 +33,7 @@ class ShardedData(Protocol):
 
 
 class Division(NamedTuple):
-    """The samples of each worker, and the sizes of the neighbourhoods that were looked for.
+    """The samples of each worker, and the sizes of the neighbourhoods if the rule finds any.
 
     `sparse` are the sizes of those that every worker was given whole. Both are None where the rule looks for
     no neighbourhoods.

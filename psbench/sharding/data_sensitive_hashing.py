@@ -50,7 +50,7 @@ class DataSensitiveHashing(Neighbourhoods):
         None, "hash functions of a bucket; none: buckets for twice the number of classes", ge=0, le=32
     )
     family: int = parameter(
-        16, "hash functions that are learned, from which those of a bucket are drawn", ge=1
+        16, "number of learned hash functions, from which each bucket draws its own", ge=1
     )
     neighbours: int = parameter(
         10, "nearest samples that should share a sample's bucket", ge=1, source="Gao et al. 2014"

@@ -28,7 +28,7 @@ class Given(Sharding):
         if num_shards != num_workers:
             raise ParameterError(
                 f"data: a list of {num_shards} data sets, but the cluster has {num_workers} "
-                "workers; give one each"
+                "workers; give one for each worker"
             )
 
     def of_data(self, data: ShardedData, num_workers: int, rng: Rng) -> Division:

@@ -153,7 +153,7 @@ def _threshold(
 
 
 def _weight_split(thresholds: Array, low: Array, high: Array, weights: Array) -> Array:
-    """Return the weight of the pairs that each threshold splits, which have it between their two values."""
+    """Return for each threshold the weight of the pairs that it splits."""
 
     def below(values: Array) -> Array:
         order = np.argsort(values)

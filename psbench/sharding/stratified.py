@@ -30,7 +30,7 @@ class Stratified(Sharding):
     name = "stratified"
     source = "thesis 6.1.1, Fig. 6.5; `rotate` is ours"
 
-    rotate: bool = parameter(False, "continue where the class before ended, for equal sizes")
+    rotate: bool = parameter(False, "start each class where the previous one ended, for equal sizes")
 
     @property
     def remedy(self) -> str:

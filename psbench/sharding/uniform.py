@@ -9,7 +9,7 @@ from psbench.sharding.base import Rng, Sharding, deal
 
 
 class Random(Sharding):
-    """Shuffle, then deal in turn: sizes differ by at most one, classes as chance has it.
+    """Shuffle, then deal in turn: sizes differ by at most one, and classes are mixed at random.
 
     Notes
     -----

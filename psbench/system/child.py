@@ -1,4 +1,4 @@
-"""A process of our own, with a pipe to it; when the pipe is closed it ends."""
+"""A child process with a pipe to it; it ends when the pipe is closed."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SHARE = 0.9
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that can still be had: of the machine, or of the container if less."""
+    """Return the bytes of available memory: of the machine or, if less, of the container."""
     import psutil  # here: a browser has none, and opens recorded runs
 
     left = (_left_in_container(Path(folder), *files) for folder, *files in _CGROUPS)

@@ -1,4 +1,4 @@
-"""A process of a pool ends with the process that started it, however that ended."""
+"""Ends a pool's process together with the process that started it, however that one ends."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def installed(group: str, taken: Collection[str] = ()) -> Iterator[tuple[str, An
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         what = f"{point.name!r} of {group} ({point.value})"
         if point.name in taken:
-            warnings.warn(f"{what} is ignored: psbench has that name", ExtensionWarning, stacklevel=2)
+            warnings.warn(f"{what} is ignored: psbench itself uses that name", ExtensionWarning, stacklevel=2)
             continue
         try:
             found = point.load()

@@ -149,7 +149,7 @@ def defer_grammar() -> None:
 
 @cache
 def unchecked_rows() -> type[InlineData]:
-    """Return Altair's class of rows without a check of every row, and that is not copied with its chart.
+    """Return Altair's class of rows, without a check of each row or a copy with each chart.
 
     Both take most of the time in which a chart is made; charts are checked as a whole by tests. Needs that
     Altair checks what is made if its class is `_class_is_valid_at_instantiation`, and copies by `deepcopy`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, TypeAlias, get_args
@@ -15,7 +15,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 class StartProgress:
-    """Which process of a live run has reached which stage, and when; safe to use from any thread.
+    """The stages that each process of a live run has reached, with their times; thread-safe.
 
     Parameters
     ----------
@@ -75,6 +75,15 @@ class StartProgress:
         now = self._now()
         with self._lock:
             self._times.setdefault(role, {}).setdefault(stage, now)
+        self._tell()
+
+    def copy(self, rows: Iterable[tuple[str, Sequence[float | None]]]) -> None:
+        """Show the start of a run in another process, whose `rows` these are."""
+        with self._lock:
+            self._times = {
+                role: {stage: at for stage, at in zip(STAGES, times, strict=True) if at is not None}
+                for role, times in rows
+            }
         self._tell()
 
     def rows(self) -> list[tuple[str, list[float | None]]]:

@@ -79,7 +79,7 @@ def check_update(strategy: Strategy, updates: Sequence[Apply]) -> None:
     if linear and not is_close(plain, _updated(strategy, updates, _WHOLE, drawn, added_up=True)):
         raise BrokenContract(
             f"{who}: it declares `linear`, on which a ring relies, but the weighted sum of the pushes "
-            "gives different parameters from the pushes"
+            "gives different parameters than the pushes themselves"
         )
     for vector in _updated(strategy, updates, _WHOLE, lambda name: torch.zeros(ENTRIES)):
         if not bool(vector.isfinite().all()):
@@ -164,7 +164,7 @@ def apply_to(server: Server, pushes: list[Pushed], apply: Apply, where: str) -> 
     if not all(map(torch.equal, sent, before)):
         raise BrokenContract(f"{where}: changes the vector of a push; make a new one: push.vector * 2")
     if server.aggregate is not None and server.aggregation.reply == "model":
-        raise BrokenContract(f"{where}: calls step.reply, and the part's `reply` is 'model'")
+        raise BrokenContract(f"{where}: calls step.reply, but the part's `reply` is 'model'")
 
 
 def _exchanged(server: Server, pushes: list[Pushed], apply: Apply) -> Pushed:

@@ -90,7 +90,7 @@ class _Decisions:
         if any_order and not self._agrees(apply, apply.pushes[::-1]):
             raise BrokenContract(
                 f"{self._who}: under a barrier its weights depend on the order in which the pushes "
-                "arrived, which is random. Decide by worker or samples, not by position"
+                "arrived, which is random. Decide by worker or by samples, not by position"
             )
 
     def _agrees(self, apply: Apply, pushes: Sequence[Push]) -> bool:

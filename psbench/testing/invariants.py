@@ -48,7 +48,7 @@ class Invariants:
     def __init__(self, where: str, engine: Engine) -> None:
         if engine.log is None:
             raise ValueError(
-                "the invariants are checked on the log, and this engine writes none; give it log=EventLog()"
+                "the invariants are checked on the log, but this engine writes none; give it log=EventLog()"
             )
         self.where, self.engine, self.log = where, engine, engine.log
         self._seen = 0
@@ -89,7 +89,7 @@ class Invariants:
 
     @property
     def _by_worker(self) -> bool:
-        """Whether versions are the workers' own, each of which one push makes."""
+        """Whether each worker has its own versions, each made by one push."""
         return isinstance(self.engine.composition.placement, PeerToPeer)
 
     # ---------------------------------------------------------------- rows

@@ -155,8 +155,9 @@ class ScriptedCluster(PromptDriver):
     @property
     def done(self) -> bool:
         """Whether all workers have left and none will join."""
-        joining = any(isinstance(entry[4], ev.Join) for entry in self._heap)
-        return not self.engine.view.num_active and not joining
+        if self.engine.view.num_active:
+            return False
+        return not any(isinstance(entry[4], ev.Join) for entry in self._heap)
 
     def run(self, *, events: int | None = None, until: float = float("inf")) -> None:
         """Handle a number of events, or all events up to a time; fewer if all workers leave.

@@ -85,7 +85,9 @@ def owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 def _travels(name: str, buffer: Tensor, changed: Collection[str]) -> bool:
     if buffer.is_complex() and name in changed:
-        raise ParameterError(f"buffer {name!r} has complex numbers, and is changed: use two of floats")
+        raise ParameterError(
+            f"buffer {name!r} has complex numbers and changes in the forward pass; use two buffers of floats"
+        )
     return buffer.is_floating_point() or name in changed
 
 

@@ -357,7 +357,7 @@ def _check_fit(experiment: Experiment, data: Dataset) -> None:
         )
     reader = experiment.reads_validation
     if reader and not len(data.val_y):
-        raise ParameterError(f"{reader} needs validation data, and data {data.name!r} has none")
+        raise ParameterError(f"{reader} needs validation data, but data {data.name!r} has none")
     size = len(data.train_y)
     if size < experiment.batch_size and not experiment.timing_only:
         raise ParameterError(

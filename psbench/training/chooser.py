@@ -143,7 +143,7 @@ class Chooser:
         if not np.isfinite(weights).all() or (weights < 0).any():
             wrong = weights[~(np.isfinite(weights) & (weights >= 0))][0]
             raise ProtocolError(
-                f"{self._who('choose')} returns the weight {wrong}; weights are finite and not negative"
+                f"{self._who('choose')} returns the weight {wrong}; weights must be finite and not negative"
             )
         if not weights.any():
             raise ProtocolError(f"{self._who('choose')} returns weights that are all 0")

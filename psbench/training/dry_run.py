@@ -186,7 +186,7 @@ def _first_loss(
             return rows, outputs, value
     raise ParameterError(
         f"{what}: its loss is {value.item()} before the first step; check its initial values, and the "
-        f"data: perhaps no target of {len(rows)} samples counts"
+        f"data: perhaps all targets of {len(rows)} samples are ignored"
     )
 
 
@@ -279,7 +279,7 @@ def _check_outputs(what: str, outputs: Any, data: Dataset, loss: Loss) -> None:
         warnings.warn(
             f"{what} returns {logits} numbers per sample, but data {data.name!r} has {data.num_outputs} "
             f"classes: the other {logits - data.num_outputs} are never right; set classes={logits} if the "
-            "data only lacks them",
+            "data merely has no sample of them",
             DoubtfulComposition,
             stacklevel=2,
         )

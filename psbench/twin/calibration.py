@@ -100,9 +100,9 @@ class _Profile(FileData):
         workers = self.holds_for.workers
         found = self.cluster.workers, len(self.cluster.speed), len(self.cluster.link_time.seconds)
         if found != (workers, workers, 2 * workers):
-            raise ValueError(f"cluster: does not have the {workers} workers of holds_for")
+            raise ValueError(f"cluster: must have the {workers} workers of holds_for")
         if not all(self.cluster.link_time.seconds):
-            raise ValueError("cluster.link_time.seconds: an end has no seconds")
+            raise ValueError("cluster.link_time.seconds: one direction of a link has no measurement")
         return self
 
 

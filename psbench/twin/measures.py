@@ -63,7 +63,7 @@ def measures_of(run: Run, target: float | None = None) -> Measures:
     made = run.log.of_kind(Kind.APPLY)
     versions, first = np.unique(made["version"], return_index=True)
     if len(versions) < 3:
-        raise DataError(f"{len(versions)} versions are too few to measure; let the run go on for longer")
+        raise DataError(f"{len(versions)} versions are too few to measure; let the run last longer")
     start = max(1, int(_FIRST * len(versions)))
     times = made["time_s"][first]
     seconds = float(times[-1] - times[start])

@@ -128,7 +128,7 @@ class Recorded:
                     f"{file}: runs.{name}: declares {count} runs, but {folder / name} has {there}"
                 )
         if "fit" not in facts.runs:
-            raise DataError(f"{file}: runs: has no fit, to which a cluster is fitted")
+            raise DataError(f"{file}: runs: has no runs called fit, to which the cluster is fitted")
         runs = {
             name: [Run.load(folder / name / str(number)) for number in range(count)]
             for name, count in facts.runs.items()

@@ -74,7 +74,7 @@ def _rank_of(given: Any, path: Path) -> str:
         return str(given)
     number = _RANK.search(path.stem)
     if number is None:
-        raise DataError(f"{path}: has no rank, nor does its name; name it like rank_0.json")
+        raise DataError(f"{path}: neither the file nor its name gives the rank; name it like rank_0.json")
     return number[1]
 
 

@@ -143,7 +143,7 @@ class Validation:
     def winners(self) -> dict[str, Any] | None:
         """Return the fastest strategy per epoch in (c), live and predicted, and whether they agree.
 
-        Wrong is another winner only where it is live behind by over twice the noise.
+        A different predicted winner is wrong only if it is slower live by more than twice the noise.
         """
         rows = [each for each in self.cells if each.part == "c"]
         if not rows:
@@ -157,9 +157,10 @@ class Validation:
     def verdicts(self) -> Iterator[str]:
         """Yield the conclusions."""
         noise = percent(self.noise_floor, 1)
-        yield f"noise floor: seconds an update of one live run deviate by {noise}, over all"
+        yield f"noise floor: the seconds per update of single live runs deviate by {noise} over all cells"
         if worst := max(map(abs, self.replays.values()), default=0.0):
-            yield f"(a) {'is' if worst < 0.01 else 'IS NOT'} within 1 % (worst {percent(worst, 3)})"
+            within = "within" if worst < 0.01 else "NOT within"
+            yield f"(a) replays with measured times: {within} 1 % (worst {percent(worst, 3)})"
         for part, what in _PARTS.items():
             rows = [each for each in self.cells if each.part == part]
             if rows:
@@ -177,8 +178,8 @@ class Validation:
         if found := self.winners():
             verdict = "right" if found["right"] else "WRONG"
             yield (
-                f"(c) quickest an epoch: {found['live']} live, {found['predicted']} predicted, which is "
-                f"{percent(found['behind'], 1)} behind live: {verdict}"
+                f"(c) fastest per epoch: {found['live']} live, {found['predicted']} predicted; the "
+                f"predicted one takes {percent(found['behind'], 1)} longer live: {verdict}"
             )
 
     def _cause(self, cell: LiveAndTwin) -> str:
@@ -211,12 +212,12 @@ def _widths(cells: Sequence[LiveAndTwin]) -> str:
         statistics.median(getattr(c, f"{which}_width") for c in cells) for which in ("band", "live")
     )
     return (
-        f"bands (seeds, and the doubt of the fit that a cell's live runs share) are {percent(band, 1)} wide, "
-        f"and the live runs of a cell {percent(live, 1)} (medians)"
+        f"median width of the bands {percent(band, 1)} (from the seeds, and from the uncertainty of the fit, "
+        f"which all live runs of a cell share), of the live runs of a cell {percent(live, 1)}"
     )
 
 
-#: what share of live runs 90 % bands should hold, which so many can tell
+#: range of shares of live runs in 90 % bands, and the number of runs from which the share is judged
 _COVERED, _TO_TELL = (0.85, 0.95), 20
 _PARTS = {"b": "another seed", "c": "strategies left out", "d": "more workers than were fitted"}
 _HEAD = (

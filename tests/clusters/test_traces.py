@@ -57,7 +57,7 @@ def test_a_run_takes_the_times_of_its_trace_and_says_that_it_was_repeated(trace,
     run = ps.run(toy_experiment("bsp", cluster=cluster, stop={"updates": 4}))
     slowest = [max(own[step % len(own)] for own in SECONDS) for step in range(4)]
     assert run.summary()["time_s"] == pytest.approx(sum(slowest))
-    assert "worker 1 took 4 steps, but its trace has 1: it was repeated" in "".join(said)
+    assert "worker 1 took 4 steps, but its trace has 1, so the trace was repeated" in "".join(said)
     again = ps.run(ps.Experiment.from_spec(run.experiment.spec()))
     assert again.log.digest() == run.log.digest()
     assert torch.equal(again.parameters, run.parameters)

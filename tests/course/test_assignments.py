@@ -231,7 +231,7 @@ def test_what_is_wrong_with_one_submission_costs_no_other_its_grade(ada, tmp_pat
     assert command("leaderboard", handed_in) == 0
     out, err = capsys.readouterr()
     assert [row[:2] for row in csv.reader(out.splitlines())][1:] == [["1", "ada@uni"]]
-    assert "assignment-1-torn.zip: is left out" in err
+    assert "assignment-1-torn.zip: left out" in err
 
 
 @pytest.mark.slow

@@ -416,7 +416,7 @@ BAD = {
         lambda: as_data((np.zeros((3000, 1)), np.arange(3000))),
         "3000 different whole numbers in 3000 samples",
     ),
-    "few classes": (lambda: ps.data((X, Y), classes=2), "labels run from 0 to 2, but classes says 2"),
+    "few classes": (lambda: ps.data((X, Y), classes=2), "labels run from 0 to 2, but there are 2 classes"),
     "unknown class": (lambda: ps.data((X, KINDS[Y]), classes=["a", "b"]), "'c', which is not among classes"),
     "classes of numbers": (lambda: ps.data((X, NUMBERS), classes=2), "the task is 'regression'"),
     "fraction as class": (lambda: ps.data((X, NUMBERS), task="classification"), "is not a class"),

@@ -507,7 +507,7 @@ class World:
             if self.end is not None:
                 return
         wait = self.live.run.wait
-        raise BrokenContract(f"the run does not end: it waits for {wait.whom() if wait else 'nothing'}")
+        raise BrokenContract(f"the run does not end: it waits for {wait.awaited() if wait else 'nothing'}")
 
     def settle(self) -> None:
         """Let all messages arrive, and check that run and processes agree.

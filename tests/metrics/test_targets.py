@@ -87,9 +87,9 @@ BAD = {
     "unknown": ({"metric": "f2", "at_least": 0.5}, "unknown metric of stop.target 'f2'; did you mean 'f1'"),
     "direction": (
         {"metric": "doubt", "at_least": 0.5},
-        "'doubt' is the better, the lower it is; give at_most",
+        "'doubt' is better if it is lower; give at_most",
     ),
-    "loss": ("loss >= 0.5", "'loss' is the better, the lower it is; give at_most"),
+    "loss": ("loss >= 0.5", "'loss' is better if it is lower; give at_most"),
     "none": ({"metric": "f1"}, "give either at_least or at_most for 'f1'"),
     "accuracy": ({"metric": "accuracy", "at_least": 90}, "up to 1, got at_least = 90"),
     "text": ("f1 > 0.9", "or 'f1 >= 0.9', got"),
@@ -112,7 +112,7 @@ def test_a_target_that_no_run_would_have_is_refused_before_any(tmp_path, capsys,
     toy = toy_experiment(metrics=TWICE)
     with pytest.raises(PsbenchError, match="metric of compare's target 'f2'; did you mean 'f1'"):
         ps.compare([toy], target="f2 >= 0.5")
-    with pytest.raises(PsbenchError, match="sweep's target: 'doubt' is the better, the lower it is"):
+    with pytest.raises(PsbenchError, match="sweep's target: 'doubt' is better if it is lower"):
         ps.sweep(toy, {"strategy": ["bsp"]}, target="doubt >= 0.5", processes=1)
     toy_experiment().to_yaml(tmp_path / "toy.yaml")
     assert main(["compare", str(tmp_path / "toy.yaml"), "--target", "f1 >= 0.5"]) == 2

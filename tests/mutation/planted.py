@@ -116,7 +116,7 @@ UNKNOWN = {
         "if p.worker == worker.id)",
     ),
     "elastic_bsp waits for a leaver": Fault(
-        ElasticBSP, "on_leave", "self._owed.pop(str(worker), None)", "pass"
+        ElasticBSP, "on_leave", "self._remaining.pop(str(worker), None)", "pass"
     ),
     "staleness from the version that the worker holds now": Fault(
         *(_ByStaleness, "on_commit", "view.version - push.base_version"),

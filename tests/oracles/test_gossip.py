@@ -110,7 +110,7 @@ def test_who_has_heard_of_whom(run: Run, share: float) -> None:
                 for worker, model in sorted(world.model.items())
                 for of in sorted(world.made)
             ]
-    found = metrics.heard_of(run.log, until_s)[["worker", "of", "made", "heard", "missing"]]
+    found = metrics.gradient_spread(run.log, until_s)[["worker", "of", "made", "received", "missing"]]
     assert list(found.itertuples(index=False, name=None)) == expected
 
 

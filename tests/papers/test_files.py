@@ -414,7 +414,7 @@ def test_equality_counts_where_a_loss_could_be_found():
     found = found_of(LOSES, lost)
     assert (found["loses"].verdict, found["small"].verdict) == ("confirmed", "not found")
     assert found_of(LOSES, lost, loss=0.0)["small"].verdict == "inconclusive"
-    with pytest.raises(DataError, match="control 'none' is none of"):
+    with pytest.raises(DataError, match="control 'none' is not one of"):
         parse("toy", CONTENT | {"claims": [CLAIM | {"control": "none"}]}, HEAD + LINE)
 
 
@@ -659,10 +659,10 @@ def test_conditions_of_claims_are_told_as_data():
         ("Fig. 1,r,p,2,,x,,bsp,,time_s,,,because", "'r': give an experiment, or the reason"),
         ("Fig. 1,r,p,2,,x,,bsp,,,,,", "which measure of 'bsp' is compared"),
         ("Fig. 1,r,p,2,,x,,bsp,,time_s,speed_up,,", "form 'speed_up' and baseline '' do not go together"),
-        ("Fig. 1,r,p,2,,miles,,bsp,,time_s,,,", "unit 'miles' is none of"),
+        ("Fig. 1,r,p,2,,miles,,bsp,,time_s,,,", "unit 'miles' is not one of"),
         ("Fig. 1,r,,2,,x,,bsp,,time_s,,,", "rows.0.place"),
         ("Fig. 1,r,p,two,,x,,bsp,,time_s,,,", "rows.0.value"),
-        ("Fig. 1,r,p,2,,x,,bps,,time_s,,,", "experiment 'bps' is none of: bsp"),
+        ("Fig. 1,r,p,2,,x,,bps,,time_s,,,", "experiment 'bps' is not one of: bsp"),
         ("Fig. 1,r,p,2,,x,,bsp,,time_s,,,", "claim 'c': 'r' stands alone: test it as a number"),
         ("Fig. 1,r,p,1.0,,x,,bsp,bsp,time_s,speed_up,,", "'r' prints no effect: test it as the same"),
         ("Fig. 1,r,p,0,,%,,bsp,bsp,val_accuracy,difference,,", "'r' prints no effect: test it as the same"),
@@ -688,9 +688,9 @@ TWO = "Fig. 1,r,p,2,,x,,bsp,asp,time_s,speed_up,,\nFig. 1,q,p,{value},,x,,{mine}
         ([CLAIM, SECOND], ("0.5", "bsp", "asp", "ratio"), "comparisons of two claims"),
         ([CLAIM | {"rows": ["r", "q"]}], ("2", "bsp", "asp", "speed_up"), "claim 'c': rows"),
         ([CLAIM, CLAIM | {"rows": ["q"]}], ("3", "asp", "bsp", "ratio"), "claims named twice: ['c']"),
-        ([CLAIM, SECOND | {"rows": ["s"]}], ("3", "asp", "bsp", "ratio"), "claim: row 's' is none of: r, q"),
+        ([CLAIM, SECOND | {"rows": ["s"]}], ("3", "asp", "bsp", "ratio"), "row 's' is not one of: r, q"),
         ([CLAIM, SECOND | {"given": "a number"}], ("3", "asp", "bsp", "ratio"), "a conditional claim"),
-        ([CLAIM, SECOND | {"margin": 0.5}], ("3", "asp", "bsp", "ratio"), "margin 0.5 is no factor above 1"),
+        ([CLAIM, SECOND | {"margin": 0.5}], ("3", "asp", "bsp", "ratio"), "margin 0.5 must be a factor"),
     ],
 )  # fmt: skip
 def test_what_would_count_twice_or_not_at_all_is_refused(claims, row, message):

@@ -112,7 +112,10 @@ def test_verify_draws_another_run_where_data_are_not_there(capsys, monkeypatch):
 
     monkeypatch.setattr(session, "again", made)
     assert main(["verify", "strategy_switch", "--seed", str(seed)]) == 0
-    assert "mnist: a file is missing; --data DIR says where data sets lie. An" in capsys.readouterr().err
+    assert (
+        "mnist: a file is missing; --data DIR gives the folder of the data sets. An"
+        in capsys.readouterr().err
+    )
     assert data_of(draw(stored, seed, ["mnist"])) != "mnist"
     with pytest.raises(DataError, match="all stored runs are of mnist; give --data DIR"):
         draw([draw(stored, seed)], 0, ["mnist"])

@@ -28,10 +28,10 @@ def fuzz_command(
 ) -> int:
     """Fuzz the engine: random schedules of arrivals, deaths, joins, delays, timers, switches and restarts.
 
-    After each event the invariants are checked, the answer is compared with that of a second reading of the
-    rules, and after the faults end the strategy must make progress. Half of the schedules are drawn freely,
-    the other half for each part in turn. A failing schedule is shrunk and printed as a test. Exit code 1 if
-    one failed.
+    After each event the fuzzer checks the invariants and compares the answer with a second implementation of
+    the rules. After the faults end, the strategy must make progress. Half of the schedules are drawn freely,
+    the other half test one part each, in turn. A failing schedule is shrunk and printed as a test. The exit
+    code is 1 if a schedule failed.
 
     \b
     Examples:

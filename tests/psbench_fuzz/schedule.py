@@ -94,7 +94,7 @@ class Schedule:
             kind, number = word[:1], word[1:]
             if kind not in KINDS or not number.isdecimal():
                 raise ParameterError(
-                    f"schedule: {word!r} is none of {', '.join(f'{k}<number>' for k in KINDS)}"
+                    f"schedule: {word!r} is not one of {', '.join(f'{k}<number>' for k in KINDS)}"
                 )
             found.append(Choice(kind, int(number)))
         return tuple(found)

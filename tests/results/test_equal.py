@@ -93,13 +93,13 @@ def test_what_is_not_equal_for_all_is_refused(runs):
     with pytest.raises(UnknownName, match="did you mean 'bytes'"):
         ps.compare(runs, equal="byte")
     live = ps.Run(runs[0].experiment, runs[0].log, runs[0].meta | {"backend": "dask"})
-    with pytest.raises(ParameterError, match="virtual and wall-clock seconds do not compare"):
+    with pytest.raises(ParameterError, match="virtual and wall-clock seconds cannot be compared"):
         ps.compare([runs[0], live], equal="time")
     elsewhere = ps.run(toy_experiment("bsp", data="digits"))
     with pytest.raises(ParameterError, match=r"the runs are on different data \(digits, mixture\)"):
         ps.compare([runs[0], elsewhere], equal="samples")
     timed = ps.run(toy_experiment("bsp", timing_only=True))
-    with pytest.raises(ParameterError, match="is timing-only, and is never evaluated"):
+    with pytest.raises(ParameterError, match="is timing-only, so it is never evaluated"):
         ps.compare([runs[0], timed], equal="bytes")
     with pytest.raises(ParameterError, match="was never evaluated"):
         cut_equal([timed], "bytes")

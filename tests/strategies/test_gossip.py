@@ -353,14 +353,16 @@ def test_a_newcomer_begins_with_anothers_model_and_is_waited_for(name):
 def test_who_has_heard_of_whom_follows_the_edges():
     toys = Toys(made("d_psgd_step_first", "ring"), np.zeros((6, 1)))
     toys.rounds(1)
-    heard = metrics.heard_of(toys.log).pivot(index="worker", columns="of", values="heard").to_numpy()
+    heard = (
+        metrics.gradient_spread(toys.log).pivot(index="worker", columns="of", values="received").to_numpy()
+    )
     assert heard.tolist() == (graphs.weights("ring", 0, 6) > 0).astype(int).tolist()
     toys.rounds(2)
-    table = metrics.heard_of(toys.log)
+    table = metrics.gradient_spread(toys.log)
     distance = np.array(distances("ring", 6))
     expected = [3 - max(distance[w][o] - 1, 0) for w in range(6) for o in range(6)]
-    assert table["heard"].tolist() == expected
-    assert (table["missing"] == table["made"] - table["heard"]).all()
+    assert table["received"].tolist() == expected
+    assert (table["missing"] == table["made"] - table["received"]).all()
     along = metrics.lags(toys.log)
     assert along["most"].iloc[-1] == table["missing"].max()
 
@@ -368,5 +370,5 @@ def test_who_has_heard_of_whom_follows_the_edges():
 def test_models_that_are_sent_first_bring_news_a_step_later():
     toys = Toys(made("d_psgd", "complete"), np.zeros((3, 1)))
     toys.rounds(2)
-    table = metrics.heard_of(toys.log)
-    assert table["heard"].tolist() == [2 if w == o else 1 for w in range(3) for o in range(3)]
+    table = metrics.gradient_spread(toys.log)
+    assert table["received"].tolist() == [2 if w == o else 1 for w in range(3) for o in range(3)]

@@ -235,7 +235,7 @@ def test_a_worker_that_is_lost_and_one_that_comes(tmp_path):
 
 def test_a_run_with_a_server_has_nobody_who_had_to_hear():
     _, run = trained("asp", stop={"updates": 5})
-    assert metrics.heard_of(run.log).empty
+    assert metrics.gradient_spread(run.log).empty
 
 
 def test_a_fork_has_another_future_and_no_other_strategy():

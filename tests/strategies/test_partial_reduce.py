@@ -179,7 +179,7 @@ def test_it_learns_replays_and_loses_workers(name):
     losses = [row["train_loss"] for row in run.log.evaluations()]
     assert losses[-1] < losses[0]
     assert ps.replay(run) == len(run.log)
-    heard = ps.metrics.heard_of(run.log)
+    heard = ps.metrics.gradient_spread(run.log)
     own = heard[heard["worker"] == heard["of"]]
     assert (own["missing"] <= 1).all()  # its own gradients are in each worker's model, but the last's
 

@@ -68,7 +68,7 @@ def test_a_schedule_is_written_and_read_and_any_part_of_it_can_be_played():
     assert whole.log.digest() == play(schedule).log.digest()
     for length in range(len(schedule.choices)):
         play(schedule.but(choices=schedule.choices[length:]))
-    with pytest.raises(ParameterError, match="'q1' is none of s<number>"):
+    with pytest.raises(ParameterError, match="'q1' is not one of s<number>"):
         Schedule.parse("s0 q1")
 
 

@@ -226,7 +226,7 @@ def test_a_receipt_of_an_earlier_state_is_not_that_of_the_last() -> None:
     settle(run, without="replica")
     wait = run.live.run.wait
     assert wait is not None
-    assert wait.whom() == "replica (to keep the state)"
+    assert wait.awaited() == "replica (to keep the state)"
     run.live.handle(Received("replica", msg.StateKept(-1)), run.now)
     assert run.live.run.wait is wait
     settle(run)

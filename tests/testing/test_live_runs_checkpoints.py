@@ -29,7 +29,7 @@ def test_a_switch_in_which_a_run_is_stopped_is_in_no_checkpoint() -> None:
     while run.live.run.wait is run.live.training_wait:
         run.let_all_happen()
     assert run.live.run.wait is not None
-    assert run.live.run.wait.whom() == "the time that a switch takes"
+    assert run.live.run.wait.awaited() == "the time that a switch takes"
     run.ask(msg.RequestStop(False))
     run.heal()
     assert run.outcome is not None

@@ -230,7 +230,7 @@ def test_who_is_lost_by_hand_while_shares_are_dealt_out_has_none() -> None:
             run.end_step(worker)
         run.pass_time(0.01)
     assert run.live.run.wait is not None
-    assert run.live.run.wait.whom() == "the holders of the model"
+    assert run.live.run.wait.awaited() == "the holders of the model"
     press = Received("client", msg.PressWorker(2, "lost", 1.0))
     run.perform(run.live.handle(press, run.now))
     ends(run)
@@ -242,7 +242,7 @@ def test_a_new_process_is_not_told_to_mix_what_waited(monkeypatch: pytest.Monkey
     run = world(workload("ad_psgd", 3, **LONG | {"evaluate_every": 0.001}))
     run.is_healing = True
     settle(run)
-    while run.live.run.wait is None or run.live.run.wait.whom() != "evaluator":
+    while run.live.run.wait is None or run.live.run.wait.awaited() != "evaluator":
         run.end_step(run.busy()[0])
         settle(run, without="evaluator")
     run.end_step(run.busy()[0])

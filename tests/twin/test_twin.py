@@ -290,7 +290,7 @@ def test_a_profile_is_a_page_that_is_read_again(measured, tmp_path):
         text[: text.index("experiment:")]: "experiment: is required",
         text.replace("value: ", "valu: ", 1): "fitted.*value: is required",
         text.replace("fitted:\n", "fitted: 3\nthose:\n", 1): "fitted: must be a mapping, got 3",
-        text.replace("workers: 4", "workers: 5", 1): "does not have the 5 workers",
+        text.replace("workers: 4", "workers: 5", 1): "must have the 5 workers",
         text.replace("  link_time:", "  links:", 1): "cluster.link_time: is required",
         text.replace("[16, 32]", "[16, many]", 1): "samples_of_a_worker.1: must be a whole number",
         text[: text.index("experiment:")] + "experiment: x\n": "experiment: must be a mapping, got 'x'",
@@ -416,7 +416,7 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path, monkeypatch):
             facts | {"runs": {"fit": 2, "fit of 2": 1}}
         ): "runs.fit of 2: declares 1 runs, but .* has 0",
         json.dumps(facts | {"runs": {"fit": -1}}): "runs.fit: must be greater than 0, got -1",
-        json.dumps(facts | {"runs": {"live/k-sync": 2}}): "runs: has no fit",
+        json.dumps(facts | {"runs": {"live/k-sync": 2}}): "runs: has no runs called fit",
         json.dumps(facts | {"runs": [2]}): "runs: must be a mapping",
         json.dumps(facts | {"link": [1, 2, {"x": 3}]}): "link.2.*: must be",
         json.dumps(facts | {"load": "much"}): "load: must be a number, got 'much'",

@@ -1,4 +1,4 @@
-"""Write what `psbench twin --out FOLDER` found into the page of measurements, and keep it beside the tests.
+"""Write the results of `psbench twin --out FOLDER` into the page of measurements and beside the tests.
 
 python -m tests.twin.write_table FOLDER/results.json "24 November 2026, two quiet cores"
 """
@@ -7,20 +7,20 @@ import json
 import sys
 from pathlib import Path
 
-#: what is kept, and the page, in which the table stands between two comments
+#: the stored results, and the page with the table between two comments
 KEPT = Path(__file__).with_name("results.json")
 PAGE = Path(__file__).parents[2] / "notebooks/site/measurements.md"
 BEGIN, END = "<!-- psbench twin: begin -->\n", "<!-- psbench twin: end -->\n"
 
 
 def table(found):
-    """Return the section of the page: each cell, what was reached, and of the rest the cause."""
+    """Return the section of the page: every cell, the verdicts, and the causes of failures."""
     reach = {name: abs(error) for name, error in found["replays"].items()}
     minutes = f"{found['seconds'] / 60:.0f} minutes of live runs"
     lines = [
-        f"{found['repeats']} live repeats in turns, {minutes} ({found['when']}). Noise floor (what one live "
-        f"run deviates by, over all): {found['noise_floor']:.1%}. Played again with their own times all "
-        f"{len(reach)} take as long within {max(reach.values()):.2%}.",
+        f"{found['repeats']} live repeats in turns, {minutes} ({found['when']}). Noise floor "
+        f"(deviation of single live runs, over all cells): {found['noise_floor']:.1%}. Replayed with their "
+        f"measured times, all {len(reach)} runs agree to {max(reach.values()):.2%}.",
         "",
         f"| {' | '.join(_HEADINGS)} |",
         "|---" * len(_HEADINGS) + "|",
@@ -33,7 +33,7 @@ def table(found):
 
 
 _HEADINGS = (
-    *("(b) other seeds, (c) not fitted, (d) more workers", "s an update, live", "twin", "error", "allowed"),
+    *("(b) other seeds, (c) not fitted, (d) more workers", "s per update, live", "twin", "error", "allowed"),
     *("noise", "to .9", "idle, points", "staleness, W1", "largest", "bytes", "in the band"),
 )
 

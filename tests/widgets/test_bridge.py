@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -248,3 +248,47 @@ def test_a_log_that_goes_back_is_sent_from_its_beginning(ear: Ear, experiment: E
     assert ear.trouble == []
     assert ear.ids[1][:30] == list(range(30))
     assert ear.ids[1][-20:] == [*range(10), *range(100, 110)]
+
+
+class OfACluster:
+    """A detached run that goes on until it is stopped."""
+
+    name, facts = "distant", {"dataset_size": 10, "num_workers": 2}
+
+    def __init__(self) -> None:
+        self.log, self.asked = EventLog(), list[str]()
+
+    def wait(self, observer: Callable[[EventLog], None]) -> Run:
+        while "stop" not in self.asked:
+            self.log.add(Kind.HOLD, 0.5, id=len(self.log))
+            observer(self.log)
+            time.sleep(0.002)
+        return Run(Experiment(), self.log, {"status": "stopped"})
+
+    def stop(self) -> None:
+        self.asked.append("stop")
+
+    def switch(self, to: int | None) -> None:
+        self.asked.append(f"switch to {to}")
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_run_of_a_cluster_is_controlled_and_is_left_with_the_panel(
+    is_left: bool, ear: Ear, experiment: Experiment
+) -> None:
+    bridge, run = Bridge(ear, interval_s=0.01), OfACluster()
+    job = bridge.submit(experiment, detached=run)
+    while not ear.ids.get(job.number):
+        time.sleep(0.005)
+    bridge.switch(1)
+    while not run.asked:
+        time.sleep(0.005)
+    if not is_left:
+        bridge.stop(job)
+        assert bridge.wait(10)
+    assert bridge.close(10)
+    assert run.asked == ["switch to 1"] + ([] if is_left else ["stop"])
+    assert ear.told[-1] == (job.number, "cancelled" if is_left else "stopped")
+    rows = ear.ids[job.number]
+    assert rows == list(range(len(rows)))
+    assert job.meta["num_workers"] == 2

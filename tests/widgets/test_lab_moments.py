@@ -182,7 +182,7 @@ def test_what_was_expected_is_compared_with_what_came(panel: Panel) -> None:
     assert panel.wait(120)
     assert [gap["text"] for gap in panel.goal["gaps"]] == texts  # expected of the run, not of its fork
     assert texts[1].startswith("You expected 1.2 times as fast as the previous run; it was ")
-    with pytest.raises(ParameterError, match="accuracy is from 0 to 1"):
+    with pytest.raises(ParameterError, match="accuracy must be from 0 to 1"):
         panel.predict(accuracy=95)
 
 

@@ -179,7 +179,9 @@ NOT_LIVE = {
     **dict.fromkeys(["timeline", "switch"], "the panel draws a timeline of its own (`js/timeline.js`)"),
     **dict.fromkeys(["pareto_bytes", "pareto_silent_s"], "compare finished runs"),
     **dict.fromkeys(["sequence", "tree"], "drawn only if asked for by name"),
-    **dict.fromkeys(["heard", "hearing"], "computed from the whole log, for runs without a server"),
+    **dict.fromkeys(
+        ["gradient_spread", "gradient_lag"], "computed from the whole log, for runs without a server"
+    ),
     **dict.fromkeys(["servers", "server_load"], "computed from the whole log, for runs with servers"),
     "steps": "computed from the profile or from measurements at the end of a run",
     "consensus_distance": "measured only in runs whose workers have models of their own",

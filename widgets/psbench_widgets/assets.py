@@ -11,7 +11,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 def themes() -> dict[str, Any]:
-    """Return the look of every chart, light and dark, and the colours that the page draws with itself."""
+    """Return the look of every chart, light and dark, and the colours that the page itself uses."""
     return {
         "light": theme(),
         "dark": theme(dark=True),

@@ -14,9 +14,9 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from psbench import Control
 from psbench.core.log import EventLog
@@ -28,6 +28,9 @@ from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.system.start_progress import StartProgress, watching_start
 from psbench.training.build import Workload
+
+if TYPE_CHECKING:
+    from psbench.detached import DetachedRun
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +70,8 @@ class Job:
     #: how far its processes have come, and what is being read, before training begins
     start: StartProgress = field(default_factory=StartProgress)
     reading: str = ""
+    #: the run of a cluster that this job follows; None for a run of this process
+    detached: DetachedRun | None = None
 
     @property
     def is_over(self) -> bool:
@@ -90,16 +95,46 @@ class Job:
 
 def perform(job: Job) -> Run:
     """Run a job's experiment; its facts are known before its first event."""
+    if job.detached is not None:
+        return follow(job, job.detached)
     experiment = job.experiment
     with listening(job.note_loading):
         workload = Workload.build(experiment)
-    strategy = experiment.strategy
-    names = [composition.name for composition in strategy.compositions]
-    job.meta = {"strategy": strategy.name, "compositions": names, "seed": experiment.seed, **workload.facts()}
+    job.meta = _meta(experiment, workload.facts())
     job.control.check()
     job.start = StartProgress()
     with watching_start(job.start):
         return run_experiment(experiment, observer=job.note, control=job.control, workload=workload)
+
+
+def follow(job: Job, run: DetachedRun) -> Run:
+    """Follow a detached run, and pass requests on to it; leave it when the job is over."""
+
+    def look(log: EventLog) -> None:
+        for press in job.control.take_presses():
+            run.press(press.worker, press.what, press.factor)
+        for request in job.control.take():
+            run.switch(request.to)
+        if job.control.stopping and not stopped:
+            stopped.append(run.stop())
+        if job.is_over:
+            raise Cancelled(f"the panel has left run {run.name!r}")
+        if len(log):
+            job.note(log)
+
+    stopped: list[None] = []
+    job.start = StartProgress()
+    with watching_start(job.start):
+        while not run.facts and run.read():
+            look(run.log)
+        job.meta = _meta(job.experiment, run.facts)
+        return run.wait(look)
+
+
+def _meta(experiment: Experiment, facts: Mapping[str, Any]) -> dict[str, Any]:
+    strategy = experiment.strategy
+    names = [composition.name for composition in strategy.compositions]
+    return {"strategy": strategy.name, "compositions": names, "seed": experiment.seed, **facts}
 
 
 class Listener(Protocol):
@@ -178,8 +213,9 @@ class Bridge:
         name: str = "",
         fork_of: tuple[int, float] | None = None,
         forked: tuple[str, ...] = (),
+        detached: DetachedRun | None = None,
     ) -> Job:
-        """Queue an experiment and return at once.
+        """Queue an experiment, or a detached run to follow, and return at once.
 
         Raises
         ------
@@ -190,7 +226,7 @@ class Bridge:
             if self._closed:
                 raise RuntimeError("this panel was closed; make a new one")
             self._numbers += 1
-            job = Job(self._numbers, experiment, name, fork_of, forked)
+            job = Job(self._numbers, experiment, name, fork_of, forked, detached=detached)
             self._queue.append(job)
             self._notices.append((job, "queued"))
             if self._runner is None:
@@ -219,10 +255,14 @@ class Bridge:
         self._wake.set()
 
     def stop_all(self) -> None:
-        """Cancel the queued jobs and stop the running one."""
+        """Cancel the queued jobs and stop the running one; a detached run is left, and goes on."""
         for job in self.queued:
             self.stop(job)
-        self.stop()
+        current = self._current
+        if current is not None and current.detached is not None:
+            self._end(current, "cancelled")
+        else:
+            self.stop()
 
     @property
     def is_busy(self) -> bool:
@@ -251,7 +291,7 @@ class Bridge:
         return not [thread for thread in self.threads if thread is not threading.current_thread()]
 
     def _end(self, job: Job, status: JobStatus) -> None:
-        """Record the end of a job, once: it may have been stopped before it noticed."""
+        """Record the end of a job only once: it may end by itself after it was stopped."""
         with self._lock:
             if not job.is_over:
                 job.ended_s = time.monotonic()

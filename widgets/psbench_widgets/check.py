@@ -127,7 +127,7 @@ def _disable(plain: Mapping[str, Any], rest: Mapping[str, Any], result: CheckRes
 
 
 def _refusal(strategy: Mapping[str, Any], size: tuple[int, Any] | None) -> str | None:
-    """Return why a strategy cannot be, or not on a cluster of that many workers with that global batch."""
+    """Return why a strategy is invalid, by itself or for a number of workers and a global batch."""
     try:
         made = make_strategy(strategy)
         if size is not None and isinstance(size[1], int):

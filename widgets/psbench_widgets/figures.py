@@ -450,7 +450,7 @@ def _labels(meta: Mapping[str, Any]) -> Columns:
 
 
 def _without_axis_titles(spec: dict[str, Any]) -> dict[str, Any]:
-    """Remove the titles of the axes: the heading of the chart says them, and the choice beside it."""
+    """Remove the titles of the axes: the chart's heading and its axis selector show them."""
     for layer in spec["layer"]:
         for axis in {"x", "y"} & layer["encoding"].keys():
             if "value" not in layer["encoding"][axis]:  # a place in pixels has no axis

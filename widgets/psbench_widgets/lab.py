@@ -146,6 +146,29 @@ class Lab(PanelPage):
         self.show_error("")
         return [self._runner.bridge.submit(first.but(seed=first.seed + i)) for i in range(seeds)]
 
+    def attach(self, name: str, *, client: Any) -> Job:
+        """Show a detached run of a cluster in this panel; `stop`, `switch` and `press` control it.
+
+        Closing the panel leaves the run, which goes on.
+
+        Parameters
+        ----------
+        name : str
+        client : dask.distributed.Client
+
+        Raises
+        ------
+        ParameterError
+            If the cluster lists no such run.
+        """
+        from psbench.detached import attach  # with it Dask is loaded
+
+        run = attach(name, client=client)
+        while run.experiment is None and run.read():
+            pass
+        experiment = run.experiment or run.wait().experiment
+        return self._runner.bridge.submit(experiment, name, detached=run)
+
     def _picked(self) -> tuple[Experiment, int]:
         """Return the selected experiment and the number of seeds."""
         result = check(self.values, self._own)
@@ -389,7 +412,7 @@ class _Requests:
     def _on_axis(self, message: dict[str, Any]) -> None:
         x = message["x"]
         if x not in charts.AXES:
-            raise ParameterError(f"axis: {x!r} is none of {', '.join(charts.AXES)}")
+            raise ParameterError(f"axis: {x!r} is not one of {', '.join(charts.AXES)}")
         self._figures.axis(x)
         self._runner.comparison.axis = x
         self._runner.comparison.update()

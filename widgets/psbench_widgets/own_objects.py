@@ -21,7 +21,7 @@ def with_objects(values: Mapping[str, Any], own: Mapping[str, Own]) -> dict[str,
 
 
 def options(own: Mapping[str, Own]) -> dict[str, dict[str, Any]]:
-    """Return the option by which each can be picked; it has no controls."""
+    """Return an option without controls for each object."""
     return {
         name: {"name": Own.name, "title": f"yours: {title(part)}", "summary": f"Yours: {part.type}."}
         | {"source": "", "fields": []}

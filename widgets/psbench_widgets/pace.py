@@ -23,7 +23,7 @@ _NAP_S = 0.05
 def check_pace(pace: str) -> str:
     """Return the pace, or raise if it is unknown."""
     if pace not in PACES:
-        raise ParameterError(f"pace: {pace!r} is none of {', '.join(PACES)}")
+        raise ParameterError(f"pace: {pace!r} is not one of {', '.join(PACES)}")
     return pace
 
 

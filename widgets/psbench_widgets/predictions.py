@@ -47,11 +47,11 @@ class Prediction:
 
     def __post_init__(self) -> None:
         if self.accuracy is not None and not 0 <= self.accuracy <= 1:
-            raise ParameterError(f"prediction: accuracy is from 0 to 1 (100 %), got {self.accuracy:g}")
+            raise ParameterError(f"prediction: accuracy must be from 0 to 1 (100 %), got {self.accuracy:g}")
         if self.times_as_fast is not None and self.times_as_fast <= 0:
-            raise ParameterError(f"prediction: times_as_fast is above 0, got {self.times_as_fast:g}")
+            raise ParameterError(f"prediction: times_as_fast must be above 0, got {self.times_as_fast:g}")
         if self.curve is not None and (len(self.curve) < 2 or not all(0 <= y <= 1 for y in self.curve)):
-            raise ParameterError("prediction: curve has at least two accuracies from 0 to 1 (100 %)")
+            raise ParameterError("prediction: curve needs at least two accuracies from 0 to 1 (100 %)")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Prediction:
@@ -214,7 +214,7 @@ class Challenge:
                 raise ParameterError("challenge: give the accuracy to reach, from 0 to 1")
             value = cls(**value)
         if not 0 < value.accuracy <= 1:
-            raise ParameterError(f"challenge: accuracy is from 0 to 1 (100 %), got {value.accuracy:g}")
+            raise ParameterError(f"challenge: accuracy must be from 0 to 1 (100 %), got {value.accuracy:g}")
         _check_names("field of an experiment to keep", value.keep, Experiment.model_fields)
         return value
 

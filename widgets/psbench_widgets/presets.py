@@ -52,8 +52,8 @@ class MeasuredPreset(Preset):
 
         if not PROFILE.is_file():
             raise DataError(
-                f"{PROFILE}: is not in this folder; measure yours with `psbench calibrate` (a minute), "
-                "or copy a profile measured elsewhere to it"
+                f"{PROFILE}: is not in this folder; measure yours with `psbench calibrate` (about a minute), "
+                "or copy an existing profile into it"
             )
         strategy = {"name": "ssp", "staleness_bound": 3}
         return Calibration.read(PROFILE).experiment_of(strategy).but(name=self.title, stop=_SHORT)
@@ -117,7 +117,7 @@ SITUATIONS: dict[str, Preset] = {**PRESETS, MEASURED.name: MEASURED}
 
 
 def with_own_name(experiment: Experiment) -> Experiment:
-    """Return the experiment without the name of a situation that it no longer is.
+    """Return the experiment without a preset's name once it no longer matches the preset.
 
     A situation is a cluster and how the data is divided; every strategy may be tried in it.
     """

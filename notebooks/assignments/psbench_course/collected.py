@@ -37,7 +37,8 @@ def submission_of(folder: Path) -> Submission:
     if not folder.is_dir() or not known or not student:
         numbers = ", ".join(map(str, ASSIGNMENTS))
         raise DataError(
-            f"{folder}: is no submission; give a folder assignment-N-STUDENT, N of {numbers}, or a zip of it"
+            f"{folder}: is not a submission; give a folder assignment-N-STUDENT (N of {numbers}) "
+            "or a zip of it"
         )
     return Submission(int(begin), student, folder.parent)
 
@@ -54,7 +55,7 @@ def submissions_in(path: Path) -> list[Path]:
         return [path]
     found = sorted(each for each in path.glob("assignment-*") if each.is_dir() or each.suffix == ".zip")
     if not found:
-        raise DataError(f"{path}: has no submission, assignment-N-STUDENT or a zip of it")
+        raise DataError(f"{path}: contains no submission (assignment-N-STUDENT, or a zip of it)")
     return found
 
 

@@ -41,14 +41,16 @@ def grade(
     paths: Paths,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="results.json of one submission; of several, the folder `grades`."),
+        typer.Option(
+            metavar="PATH", help="results.json for one submission, or the folder `grades` for several."
+        ),
     ] = None,
     limit_s: Seconds = 300.0,
 ) -> None:
-    """Grade submissions: results.json for Gradescope, or a file for each of a class and grades.csv.
+    """Grade one submission (results.json for Gradescope) or a class (a file for each, and grades.csv).
 
-    Each is graded in a process of its own: one that is damaged or does not end has no points, and the others
-    are graded all the same.
+    Each submission is graded in its own process. A submission that is damaged or does not end gets no points;
+    the others are graded as usual.
 
     \b
     Examples:
@@ -86,7 +88,7 @@ def grade(
 
 @app.command()
 def leaderboard(paths: Paths, limit_s: Seconds = 300.0) -> None:
-    """Print a CSV of the submissions that have all points: the time of their run over BSP's."""
+    """Print a CSV of the submissions with full points, with the time of each run relative to BSP."""
     from psbench.cli.app import put, say
     from psbench.errors import DataError
     from psbench_course.collected import graded, submissions_in
@@ -97,7 +99,7 @@ def leaderboard(paths: Paths, limit_s: Seconds = 300.0) -> None:
         try:
             done = graded(found, limit_s, has_share=True)
         except DataError as error:
-            say(f"{found.name}: is left out ({error})")
+            say(f"{found.name}: left out ({error})")
             continue
         assignments.add(done["assignment"])
         if "share" in done:
@@ -115,7 +117,7 @@ def slides(
     source: Annotated[Path, typer.Argument(metavar="SOURCE.md", help="Slides in Markdown.")],
     out: Annotated[Path, typer.Argument(metavar="OUT.html")],
 ) -> None:
-    """Write slides as one file for any browser, from a Markdown source whose code is run."""
+    """Run the code of a Markdown source, and write slides as one file for any browser."""
     from psbench_course.slides import write_slides
 
     write_slides(source, out)

@@ -73,5 +73,5 @@ class Claim(BaseModel):
     @model_validator(mode="after")
     def _margin_is_a_factor(self) -> Self:
         if self.test != "same" and self.margin <= 1:
-            raise ValueError(f"claim {self.name!r}: margin {self.margin:g} is no factor above 1")
+            raise ValueError(f"claim {self.name!r}: margin {self.margin:g} must be a factor above 1")
         return self

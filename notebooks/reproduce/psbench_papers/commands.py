@@ -186,7 +186,7 @@ def _drawn_again(
             if data is not None:
                 raise
             without.append(data_of(record))
-            say(f"{error}; --data DIR says where data sets lie. Another run is drawn:")
+            say(f"{error}; --data DIR gives the folder of the data sets. Another run is drawn:")
 
 
 def _look_for_data(data: Path | None) -> None:

@@ -85,7 +85,7 @@ class PublishedNumber(_Data):
     @classmethod
     def _known_unit(cls, unit: str) -> str:
         if unit not in UNITS:
-            raise ValueError(f"unit {unit!r} is none of {', '.join(UNITS)}")
+            raise ValueError(f"unit {unit!r} is not one of {', '.join(UNITS)}")
         return unit
 
     @model_validator(mode="after")
@@ -341,4 +341,4 @@ def _unique(values: list[Any], what: str) -> None:
 
 def _known(name: str, known: Any, what: str) -> None:
     if name not in known:
-        raise ValueError(f"{what} {name!r} is none of: {', '.join(known)}")
+        raise ValueError(f"{what} {name!r} is not one of: {', '.join(known)}")

@@ -13,18 +13,43 @@ from psbench.core.collective import Jobs
 from psbench.system.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from psbench.backends.dask.connecting import client_of
+    from psbench.backends.dask.connecting import client_of, usable
+    from psbench.backends.dask.detached.director import Director, Kept, packed_log
+    from psbench.backends.dask.detached.link import Link
+    from psbench.backends.dask.detached.registry import Listed, listed_runs
     from psbench.backends.dask.doctor import Diagnosis, diagnose
     from psbench.backends.dask.local_cluster import start_cluster
+    from psbench.backends.dask.objects import check_objects
+    from psbench.backends.dask.rpc import SchedulerLost
     from psbench.backends.outcome import Outcome
     from psbench.training.build import Workload
 
-__all__ = ["BACKEND", "Diagnosis", "client_of", "diagnose", "start_cluster"]
+__all__ = [
+    "BACKEND",
+    "Diagnosis",
+    "Director",
+    "Kept",
+    "Link",
+    "Listed",
+    "SchedulerLost",
+    "check_objects",
+    "client_of",
+    "diagnose",
+    "listed_runs",
+    "packed_log",
+    "start_cluster",
+    "usable",
+]
 __getattr__ = lazy_names(
     __name__,
     {
         "Diagnosis": "doctor",
-        "client_of": "connecting",
+        **dict.fromkeys(("Director", "Kept", "packed_log"), "detached.director"),
+        "Link": "detached.link",
+        **dict.fromkeys(("Listed", "listed_runs"), "detached.registry"),
+        "SchedulerLost": "rpc",
+        "check_objects": "objects",
+        **dict.fromkeys(("client_of", "usable"), "connecting"),
         "diagnose": "doctor",
         "start_cluster": "local_cluster",
     },

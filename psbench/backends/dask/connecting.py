@@ -43,10 +43,11 @@ def connected(
         If the scheduler does not answer, or that client cannot be used; if the local cluster is to have
         resources.
     """
-    address = address_of(experiment.scheduler, experiment.connection)
     if given is not None:
-        yield _usable(given)
-    elif address is not None:
+        yield usable(given)
+        return
+    address = address_of(experiment.scheduler, experiment.connection)
+    if address is not None:
         with client_of(address, experiment.connection) as client:
             yield client
     else:
@@ -59,7 +60,7 @@ def connected(
         with (
             local_cluster(num_roles, security, go_on, limits.listen_within_s) as cluster,
             # its scheduler is a thread of this process: it answers, if late where many processes start
-            _client(cluster.scheduler_address, security, limits.listen_within_s) as client,
+            client_at(cluster.scheduler_address, security, limits.listen_within_s) as client,
         ):
             yield client
 
@@ -73,7 +74,7 @@ def client_of(address: str, connection: ConnectionSettings) -> Iterator[Client]:
     ParameterError
         If it does not answer.
     """
-    with _client(address, _security(connection), connection.connect_within_s) as client:
+    with client_at(address, _security(connection), connection.connect_within_s) as client:
         yield client
 
 
@@ -87,7 +88,13 @@ def _own_security() -> Security:
     return Security.temporary()
 
 
-def _usable(client: Client) -> Client:
+def usable(client: Client) -> Client:
+    """Return a caller's client, if a run can use it.
+
+    Raises
+    ------
+    ParameterError
+    """
     if client.asynchronous:
         raise ParameterError("client: is asynchronous; make one with asynchronous=False")
     if client.status != "running":
@@ -111,7 +118,8 @@ def _security(connection: ConnectionSettings) -> Security:
 
 
 @contextmanager
-def _client(address: str, security: Security, within_s: float) -> Iterator[Client]:
+def client_at(address: str, security: Security, within_s: float) -> Iterator[Client]:
+    """Yield a client with these credentials; see `client_of`."""
     try:
         # in another thread, as an event loop may be running in this one (in a notebook)
         with ThreadPoolExecutor(1) as pool:

@@ -12,7 +12,7 @@ from distributed import Client, Scheduler
 from psbench.backends.dask.rpc import begin
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
-from psbench.progress import RunProgress
+from psbench.progress import LogProgress
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ class DashboardPage:
     def __init__(self, client: Client, experiment: Experiment, facts: dict[str, Any], run: str) -> None:
         self._client, self._title, self._run = client, experiment.title, run
         names = [composition.name for composition in experiment.strategy.compositions]
-        self._of = experiment.stop, {**facts, "compositions": names}
-        self._progress, self._read, self._next = RunProgress(*self._of), 0, 0.0
+        self._progress, self._next = LogProgress(experiment.stop, {**facts, "compositions": names}), 0.0
         self._under_way = begin(client, lambda: client.run_on_scheduler(_add_page))
 
     def show(self, log: EventLog) -> None:
@@ -54,12 +53,8 @@ class DashboardPage:
         if now < self._next or self._client.status != "running":
             return
         self._next = now + _EVERY_S
-        if len(log) < self._read:  # it has gone back to a checkpoint
-            self._progress, self._read = RunProgress(*self._of), 0
-        end = len(log)
-        self._progress.read(log, self._read, end)
-        self._read = end
-        self._tell(self._progress.fraction(), self._progress.words("dask"))
+        progress = self._progress.read(log)
+        self._tell(progress.fraction(), progress.words("dask"))
 
     def end(self, how: str) -> None:
         """Report that a run has ended."""

@@ -165,7 +165,7 @@ def _await_processes(
                 else f"no further process started within {within_s:g} s (connection.listen_within_s)"
             )
             raise BackendError(
-                f"{len(there)} of {processes} processes of the local cluster are up, and {why}"
+                f"{len(there)} of {processes} processes of the local cluster are up, but {why}"
             )
         time.sleep(_LOOK_S)
     starting.see(there)

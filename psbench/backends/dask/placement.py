@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 #: how tasks of runs are called: the run's title, and a random number
 _KEY = re.compile(r"psbench-(.+)-[0-9a-f]{16}-.+")
+#: how the task of a detached run's director ends, which waits in a thread of its own and needs no place
+DIRECTOR = "-director"
 #: seconds between two looks at the cluster
 _LOOK_S = 0.25
 #: seconds before the first line that says who is waited for
@@ -121,19 +123,30 @@ async def look_for_room(client: Client, limits: ConnectionSettings, without: Col
     found = await client.nthreads()
     threads = {address: count for address, count in found.items() if address not in without}
     under_way = await client.processing()
-    tasks = {address: keys for address, keys in under_way.items() if address in threads}
+    tasks = {
+        address: [key for key in keys if not _directs(str(key))]
+        for address, keys in under_way.items()
+        if address in threads
+    }
     free = {address: count - len(tasks.get(address, ())) for address, count in threads.items()}
     keys = [str(key) for each in tasks.values() for key in each]
     holders = Counter(_holder(key) for key in keys)
-    free = {address: count for address, count in free.items() if count > 0}
+    # who directs a run comes last: a role that dies with its process would take the director with it
+    order = sorted(free, key=lambda address: any(_directs(str(key)) for key in under_way.get(address, ())))
+    free = {address: free[address] for address in order if free[address] > 0}
     able: dict[str, int] | None = None
     if limits.resources:
-        able = {}
-        for address, have in (await client.run_on_scheduler(_free_resources())).items():
+        able, found_there = {}, await client.run_on_scheduler(_free_resources())
+        for address, count in free.items():
+            have = found_there.get(address, {})
             times = min(int(have.get(name, 0) / used) for name, used in limits.resources.items())
-            if most := min(times, free.get(address, 0)):
+            if most := min(times, count):
                 able[address] = most
     return Room(threads, free, dict(holders), able)
+
+
+def _directs(key: str) -> bool:
+    return key.endswith(DIRECTOR) and _KEY.fullmatch(key) is not None
 
 
 def _holder(key: str) -> str:
@@ -167,7 +180,7 @@ def placing(
         go_on()
         waited = time.monotonic() - began
         if waited > most_s:
-            raise BackendError("another run has been placed on this Dask cluster for too long")
+            raise BackendError("the placement of another run on this Dask cluster takes too long")
         if waited > next_line_s:
             next_line_s += limits.say_after_s
             logger.warning("waiting for the placement of another run, for %.0f of %g s", waited, most_s)

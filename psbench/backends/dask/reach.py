@@ -43,8 +43,9 @@ def check_reach(client: Client, addresses: Collection[str], limits: ConnectionSe
         address, reason = next(iter(found.items()))
         raise BackendError(
             f"this machine reaches the Dask scheduler, but not Dask worker {address}, where a run would have "
-            f"its coordinator: {reason}; start the run on a machine of that network, or let "
-            "connection.ports through the firewall"
+            f"its coordinator: {reason}; start the run on a machine of that network, let connection.ports "
+            "through the firewall, or submit a detached run (psbench run --detach), which needs the "
+            "scheduler only"
         )
     return found
 

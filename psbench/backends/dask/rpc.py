@@ -25,6 +25,10 @@ _LOOK_S = 0.1
 _GONE = "the Dask scheduler is gone: its process was killed, or its machine is unreachable"
 
 
+class SchedulerLost(BackendError):
+    """The Dask scheduler does not answer, or this process has lost the connection to it."""
+
+
 class Unresponsive(BackendError):
     """Dask workers do not answer; `addresses` lists them."""
 
@@ -70,27 +74,27 @@ def ask(
     def silent() -> list[str]:
         return sorted({*of} - answers.keys())
 
-    def whom() -> str:
+    def awaited() -> str:
         return names_or_count(silent(), len(of), "Dask workers")
 
     try:
         return _patiently(
             client,
             call_each,
-            whom,
+            awaited,
             limits.answer_within_s,
             limits,
             go_on,
         )
     except TimeoutError:
         raise Unresponsive(
-            f"no answer within {limits.answer_within_s:g} s from {whom()}: is it frozen? "
+            f"no answer within {limits.answer_within_s:g} s from {awaited()}: is it frozen? "
             "A machine that is busy may need more: connection.answer_within_s",
             silent(),
         ) from None
     except OSError as error:
         if client.status != "running":
-            raise BackendError(_GONE) from None
+            raise SchedulerLost(_GONE) from None
         raise ServerLost(f"a Dask worker was lost before the run could begin there: {error}") from None
 
 
@@ -135,11 +139,11 @@ def ask_scheduler(
             go_on,
         )
     except TimeoutError:
-        raise BackendError(
+        raise SchedulerLost(
             f"the Dask scheduler has not answered within {within_s:g} s (connection.{name}): is it frozen?"
         ) from None
     except OSError:
-        raise BackendError(_GONE) from None
+        raise SchedulerLost(_GONE) from None
 
 
 def begin(
@@ -157,14 +161,14 @@ def begin(
 def _patiently(
     client: Client,
     call: Callable[[], Awaitable[_T]],
-    whom: Callable[[], str],
+    awaited: Callable[[], str],
     within_s: float,
     limits: ConnectionSettings,
     go_on: Callable[[], None],
 ) -> _T:
     """Await a call in the client's event loop, and log from time to time which peer is awaited."""
     if client.status != "running":
-        raise BackendError(_GONE)
+        raise SchedulerLost(_GONE)
 
     async def bounded() -> _T:
         task = asyncio.ensure_future(call())
@@ -175,7 +179,7 @@ def _patiently(
                 go_on()
                 if waited >= next_line_s:
                     next_line_s += limits.say_after_s
-                    logger.warning("waiting for %s for %.0f s", whom(), waited)
+                    logger.warning("waiting for %s for %.0f s", awaited(), waited)
                 done, _ = await asyncio.wait({task}, timeout=min(_LOOK_S, within_s - waited))
                 if done:
                     return task.result()
@@ -188,4 +192,4 @@ def _patiently(
     except (AttributeError, asyncio.CancelledError, concurrent.futures.CancelledError):
         if client.status == "running":
             raise
-        raise BackendError(_GONE) from None  # it has closed itself meanwhile, and has no scheduler any more
+        raise SchedulerLost(_GONE) from None  # it has closed itself meanwhile, and has no scheduler any more

@@ -59,5 +59,5 @@ def check_versions(
         for other, where in others.items():
             raise BackendError(
                 f"{name} is {version} here and {other} on {len(where)} of {len(wanted)} Dask workers "
-                f"({where[0]}): install the same there"
+                f"({where[0]}): install the same version there"
             )

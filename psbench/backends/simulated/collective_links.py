@@ -12,7 +12,7 @@ from psbench.core.view import Status
 
 
 class CollectiveLinks:
-    """The way of a push is a collective operation, and no other message has a vector.
+    """Links of a collective placement: pushes are summed on the way, and other messages have no vector.
 
     The pushers of a commit combine their vectors among themselves, which leaves the result with each of them
     when the collective ends, and takes what the placement's `reduce_s` says and nothing more. It begins when

@@ -159,7 +159,7 @@ class SimulatedCluster(PromptDriver):
             self._expect(push, reaches)
 
     def repeat(self, workers: Iterable[int], now: float) -> None:
-        """Have restored workers repeat their interrupted steps."""
+        """Let restored workers repeat their interrupted steps."""
         for worker in sorted(workers):
             push = self.workers.repeat(worker, now)
             if push is not None:

@@ -198,7 +198,7 @@ class Simulation:
         self.cluster.serve_next()
 
     def _push(self, push: Push) -> None:
-        """Have the engine handle an arrived push, and perform its answer."""
+        """Pass an arrived push to the engine, and perform the answer."""
         del self.cluster.under_way[push.worker]
         push.id = self._next_push
         self._next_push += 1
@@ -213,7 +213,7 @@ class Simulation:
             self._perform(actions)
 
     def _handle(self, event: ev.Event) -> None:
-        """Have the engine handle an event other than a push, and perform its answer."""
+        """Pass an event other than a push to the engine, and perform the answer."""
         if isinstance(event, ev.Leave):
             self.cluster.leave(event.worker)
         elif isinstance(event, ev.Join):

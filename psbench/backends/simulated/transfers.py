@@ -33,7 +33,7 @@ class Links(Protocol):
 
 
 class ServerLinks(Network):
-    """Links to servers: every push, and every model that is sent, takes a message."""
+    """Links to servers: every push and every sent model is a message."""
 
     answer = Network.message
 

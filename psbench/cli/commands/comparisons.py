@@ -122,8 +122,8 @@ def search_command(
 ) -> int:
     """Find the smallest share of the epochs under the first strategy that costs no accuracy.
 
-    Bisection over runs, as in Sync-Switch: R runs without a switch, then M shares R times. The runs of a
-    share are made side by side. Ctrl-C and SIGTERM stop and keep the shares that are complete.
+    Bisection over runs, as in Sync-Switch: R runs without a switch, then R of each of M shares.
+    Ctrl-C and SIGTERM stop and keep the shares that are complete.
 
     \b
     Examples:

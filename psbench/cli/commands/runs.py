@@ -13,7 +13,6 @@ from psbench.cli.options import AsJson, Overwrite, Scheduler, Settings, Spec
 from psbench.errors import SpecError
 
 if TYPE_CHECKING:
-    from psbench.experiment import Experiment
     from psbench.results.run import Run
 
 
@@ -45,6 +44,16 @@ def run_command(
         ),
     ] = False,
     overwrite: Overwrite = False,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach",
+            help=(
+                "Submit the run to the Dask cluster and return; psbench attach follows it. --out names a "
+                "folder on the cluster's shared file system."
+            ),
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Run one experiment and print its summary.
@@ -62,14 +71,22 @@ def run_command(
       psbench run --set strategy=ssp --set cluster=hermes --set stop.epochs=5 --json
       psbench run experiment.yaml --backend dask --scheduler tcp://10.0.0.1:8786
       psbench run experiment.yaml --set checkpoint_every=1 --out runs/first --resume
+      psbench run experiment.yaml --scheduler tcp://10.0.0.1:8786 --detach
     """  # noqa: D301
     given = {
         **{"backend": backend, "scheduler": scheduler, "seed": seed},
         "connection.scheduler_file": None if scheduler_file is None else str(scheduler_file),
     }
     values = read_settings(settings) | {name: value for name, value in given.items() if value is not None}
+    if detach:
+        from psbench.cli.detaching import submit_detached
+
+        experiment = read_experiment(spec, {"backend": "dask"} | values)
+        return submit_detached(experiment, out, overwrite=overwrite, resume=go_on, as_json=as_json)
     experiment, start = read_experiment(spec, values), None
     if go_on:
+        from psbench.runs.folder import ended_run, has_checkpoint
+
         if out is None or overwrite:
             raise SpecError("--resume: continues the run in --out DIR; give --out, and remove --overwrite")
         if ended := ended_run(out, experiment):
@@ -114,31 +131,6 @@ def resume_command(
     say(f"resuming from {path}")
     done, interrupted = run_with_progress(experiment, folder, overwrite=overwrite, start=source)
     return _end(done, interrupted, folder, as_json)
-
-
-def has_checkpoint(folder: Path) -> bool:
-    """Return whether a run in the folder has left a checkpoint."""
-    return any((folder / "checkpoints").glob("*.npz"))
-
-
-def ended_run(folder: Path, experiment: Experiment) -> Run | None:
-    """Return the run of this experiment that has ended in the folder, unless its user stopped it.
-
-    Raises
-    ------
-    DataError
-        If its files are damaged.
-    """
-    from psbench.checkpoints.validation import FREE
-    from psbench.core.ending import STOPPED
-    from psbench.results.run import Run
-
-    if not (folder / "run.json").is_file():
-        return None
-    found, free = Run.load(folder), {*FREE} - {"stop", "timing_only"}
-    before, now = found.experiment.spec(), experiment.spec()
-    same = all(before.get(field) == now.get(field) for field in {*before, *now} - free)
-    return found if same and found.meta["status"] != STOPPED else None
 
 
 def _end(done: Run, interrupted: int, folder: Path | None, as_json: bool) -> int:

@@ -59,12 +59,12 @@ def why_command(
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Of staleness, rate, momentum, samples, codec and amount; by default all that apply.",
+            help="Causes: staleness, rate, momentum, samples, codec, amount; by default all that apply.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; the runs of the others are made.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; missing runs are made.")] = 5,
     value: Annotated[
-        str, typer.Option(metavar="NAME", help="What to explain, of the last evaluation.")
+        str, typer.Option(metavar="NAME", help="Value of the last evaluation to explain.")
     ] = "val_loss",
     processes: Processes = None,
     out: Annotated[
@@ -76,7 +76,7 @@ def why_command(
     """Explain why one run ends worse than another.
 
     The first run is trained again on its recorded schedule, with the staleness, the rate, ... of the second.
-    Ask from the finer schedule to the coarser one: from ASP to BSP.
+    Explain the run with the finer schedule, such as ASP against BSP.
 
     \b
     Examples:

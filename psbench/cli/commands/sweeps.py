@@ -47,7 +47,8 @@ def sweep_command(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds of each setting; else the specification's, or 1.")
+        int | None,
+        typer.Option(min=1, help="Seeds of each setting; by default those of the specification, or 1."),
     ] = None,
     settings: Settings = None,
     processes: Processes = None,

@@ -146,7 +146,7 @@ def twin_command(
     batches: Annotated[int, typer.Option(min=20, help="Global batches of each live run.")] = 150,
     recorded: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FOLDER", help="Fit and evaluate runs again that --out stored."),
+        typer.Option("--from", metavar="FOLDER", help="Fit and evaluate again the runs that --out stored."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -156,7 +156,7 @@ def twin_command(
 ) -> int:
     """Compare predictions with live runs: replayed, with other seeds, other strategies, more workers.
 
-    Exit code 1 if a run with its own times is off by 1 % or more: then the simulator is wrong.
+    Exit code 1 if a replay with measured times is off by 1 % or more: then the simulator is wrong.
 
     \b
     Examples:
@@ -197,8 +197,8 @@ def diagnose_command(
 ) -> int:
     """Show the waiting times between workers in a trace, and the straggler of each collective operation.
 
-    A CSV has the columns worker, step, begin, end (seconds; end: ready to meet the others). Of torch: traces
-    of its profiler with a `schedule` and `profiler.step()`, or Flight Recorder's dumps as JSON.
+    A CSV has the columns worker, step, begin, end (seconds; end: ready for the collective). From torch:
+    traces of the profiler with a `schedule` and `profiler.step()`, or dumps of the Flight Recorder as JSON.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Arrays that the user gives, as the arrays that are trained on: checked, and with the first fault named."""
+"""Conversion of the user's arrays to training arrays, with checks that name the first fault."""
 
 from __future__ import annotations
 
@@ -229,6 +229,6 @@ def _column(place: Sequence[int], names: Sequence[str]) -> str:
 
 
 def _first_text(array: Array) -> str:
-    """Return the first value that is no number, for a message."""
+    """Return the first value that is not a number, for a message."""
     odd = next((each for each in array.ravel()[:1000].tolist() if not isinstance(each, (int, float))), None)
     return "" if odd is None else f" (such as {odd!r})"

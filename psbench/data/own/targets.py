@@ -171,8 +171,8 @@ def _classes(
     names = tuple(map(str, range(given))) if isinstance(given, int) else tuple(map(str, given))
     if int(found[0]) < 0 or int(found[-1]) >= len(names):
         raise DataError(
-            f"data: labels run from {int(found[0])} to {int(found[-1])}, but classes says {len(names)}, "
-            "numbered from 0"
+            f"data: labels run from {int(found[0])} to {int(found[-1])}, but there are {len(names)} "
+            "classes, numbered from 0"
         )
     return values, names
 

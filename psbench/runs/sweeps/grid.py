@@ -73,10 +73,10 @@ def _seeds(experiment: Experiment, seeds: Any) -> list[int]:
     listed = list(seeds) if isinstance(seeds, (list, tuple, range)) else []
     if not listed or not all(type(seed) is int and seed >= 0 for seed in listed):
         raise ParameterError(
-            f"sweep: seeds: give how many, at least 1, or a list of seeds; got {in_short(seeds)}"
+            f"sweep: seeds: give a number, at least 1, or a list of seeds; got {in_short(seeds)}"
         )
     if len(set(listed)) < len(listed):
-        raise ParameterError(f"sweep: seeds: one is given twice in {listed}")
+        raise ParameterError(f"sweep: seeds: a seed is given twice in {listed}")
     return listed
 
 

@@ -1,4 +1,4 @@
-"""Processes that run cells side by side; the death of one costs the cell that it was at."""
+"""Processes that run cells side by side; if one dies, its current cell is lost."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _hand_out(
 
 
 class _Worker(Child):
-    """A process, and the cell that it is at."""
+    """A process and its current cell."""
 
     def __init__(self, target: Callable[[Connection], None]) -> None:
         super().__init__(target)

@@ -215,8 +215,8 @@ def bisect(
     """
     if runs < 1 or halvings < 0 or not 0 <= tolerance < math.inf:
         raise ParameterError(
-            f"search: runs = {runs}, halvings = {halvings}, tolerance = {tolerance}; give at least "
-            "1, 0 and 0, and a tolerance that is finite"
+            f"search: runs = {runs}, halvings = {halvings}, tolerance = {tolerance}; give runs from 1, "
+            "halvings from 0, and a finite tolerance from 0"
         )
 
     def look(fraction: float, target: float | None) -> Point:
@@ -339,8 +339,9 @@ def _check_evaluated(experiment: Experiment, column: str) -> None:
         of, _, bare = column.partition("_")
         known = ", ".join(values) or "nothing"
         raise DataError(
-            f"search: compares {bare.replace('_', ' ')} of the {'validation' if of == 'val' else 'training'} "
-            f"set, and these runs evaluate {known}; choose with `metric`"
+            f"search: compares {bare.replace('_', ' ')} of the "
+            f"{'validation' if of == 'val' else 'training'} set, but these runs evaluate {known}; choose "
+            "with `metric`"
         )
 
 

@@ -113,7 +113,7 @@ def outcome_of(cell: Cell, found: dict[str, Any]) -> CellOutcome:
 
 
 class _Reporter:
-    """An observer of a run that reports the share that is done, every now and then."""
+    """An observer of a run that reports the completed share from time to time."""
 
     def __init__(self, experiment: Experiment, facts: dict[str, Any], tell: Callable[[float], None]) -> None:
         self._progress, self._tell = RunProgress(experiment.stop, facts), tell

@@ -1,4 +1,4 @@
-"""Sums of gradients, as workers push them that overlap computing with pushing."""
+"""Sums of gradients, pushed by workers that compute while their pushes are in transit."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class BlockMomentum(MovesToMean):
         return [Apply(pushes, sample_shares(pushes))]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Go to the mean m, less lr beta times the momentum before: that is w - lr u with G = (w - m)/lr."""
+        """Move to m - lr beta u, which is w - lr u' for u' = beta u + G, G = (w - m)/lr and the mean m."""
         mean, beta = step.sum(pushes), self.block_momentum
         before, way = state.get("momentum"), (x - mean) / step.lr
         if before is not None:

@@ -1,4 +1,4 @@
-"""The mean gradient, in which a push counts for less the further the model has moved since it was begun."""
+"""The mean gradient; a push counts less, the further the model has moved since its base version."""
 
 from __future__ import annotations
 

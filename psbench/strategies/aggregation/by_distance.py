@@ -99,7 +99,7 @@ class Krum(_ByProducts):
         """Require the number of workers of the paper's guarantee."""
         if self.faulty and num_workers < 2 * self.faulty + 3:
             raise ParameterError(
-                f"krum: {self.faulty} wrong pushes can be detected among at least {2 * self.faulty + 3} "
+                f"krum: detecting {self.faulty} faulty pushes needs at least {2 * self.faulty + 3} "
                 f"workers, but there are {num_workers}"
             )
 
@@ -145,7 +145,7 @@ class GeometricMedian(_ByProducts):
     )
 
     def weights(self, pushes: Sequence[Push], gram: Gram) -> list[float]:
-        """Weigh each push by its share of the samples over its distance from the point before."""
+        """Weigh each push by its share of the samples over its distance from the previous point."""
         shares = found = sample_shares(list(pushes))
         count = range(len(pushes))
         squares = [[_distance_sq(gram, i, j) for j in count] for i in count]

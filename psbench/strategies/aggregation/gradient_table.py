@@ -11,7 +11,7 @@ from psbench.strategies.consistency.ringleader import SOURCE, Ringleader
 
 
 class GradientTable(Aggregation):
-    """Step along the mean over workers of the mean of each one's gradients: x <- x - lr/n sum_i G_i / b_i.
+    """Step along the mean of the workers' mean gradients: x <- x - lr/n sum_i G_i / b_i.
 
     G_i is the sum of the b_i gradients of worker i in the table. A commit with a push of every worker begins
     a new table; any other adds to it, and the step is along what is then in it, gradients of earlier commits

@@ -131,7 +131,7 @@ class PairAverage(PairMixing):
 
 
 class GroupAverage(GroupMixing):
-    """Replace the models of a group by their mean (partial reduce), which all its workers wait for.
+    """Replace the models of a group by their mean (partial reduce); all its workers wait for it.
 
     Notes
     -----

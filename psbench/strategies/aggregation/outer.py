@@ -91,7 +91,7 @@ class Outer(Aggregation):
         return f", {rate} (the effective one follows the differences)"
 
     def doubt_of_rates(self, lr: float) -> str:
-        """Doubt Nesterov's rate of steps that move an entry by about the rate."""
+        """Warn if an outer rate tuned for Nesterov is used with Adam or Yogi."""
         if self.outer_optimizer not in _ADAPTIVE or self.outer_lr <= 3 * _USUAL_ADAPTIVE:
             return ""
         return (

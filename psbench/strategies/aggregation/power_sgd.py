@@ -27,7 +27,7 @@ class _Matrix(NamedTuple):
     rank: int
 
     def of(self, vector: Vector) -> Vector:
-        """Return its entries of the model's vector, (rows, columns)."""
+        """Return the matrix's entries in a vector of the model's length, (rows, columns)."""
         return vector[self.start : self.start + self.rows * self.columns].view(self.rows, self.columns)
 
     def factor(self, vector: Vector) -> Vector:

@@ -21,7 +21,7 @@ d_psgd_step_first = Published(
 
 ad_psgd = Published(
     "ad_psgd",
-    "no server, no waiting: a worker averages its model with one neighbour at any time",
+    "no server, no waiting: a worker averages its model with one neighbour's at any time",
     "Lian et al. 2018 (AD-PSGD)",
     [consistency.ASP, aggregation.PairAverage, communication.MixThenStep, placement.Gossip],
 )
@@ -52,7 +52,7 @@ hierarchical_sgd = Published(
 
 partial_reduce = Published(
     "partial_reduce",
-    "no server: the first few workers that are done average their models, and the others are not waited for",
+    "no server: the first few finished workers average their models without waiting for the others",
     "Miao et al. 2021 (partial reduce); thesis 3.4",
     [consistency.ArrivalGroups, aggregation.GroupAverage, communication.StepThenMix, placement.Peers],
 )

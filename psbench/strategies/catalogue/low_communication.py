@@ -28,7 +28,7 @@ double_squeeze = Published(
 
 ef21 = Published(
     "ef21",
-    "bsp that sends compressed differences of each gradient from an estimate that worker and server keep",
+    "bsp that sends the compressed difference between each gradient and an estimate known to both sides",
     "Richtarik et al. 2021 (EF21)",
     [consistency.BSP, aggregation.GradientEstimates, communication.GradientDifferences],
     defaults={"codec": TopK(error_feedback=False)},
@@ -148,7 +148,7 @@ easgd = Published(
 
 dc_asgd = Published(
     "dc_asgd",
-    "asp that corrects a stale gradient for the change of the model since",
+    "asp that corrects a stale gradient for the change of the model since its base version",
     "Zheng et al. 2017 (DC-ASGD)",
     [consistency.ASP, aggregation.DelayCompensated],
 )

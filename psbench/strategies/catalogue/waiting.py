@@ -114,7 +114,7 @@ osp = Published(
 
 ringleader = Published(
     "ringleader",
-    "no worker waits; each is served once a round, with a step along the mean of every worker's gradients",
+    "one update per worker and round, along the mean of all workers' gradients; no worker waits",
     "Maranjyan and Richtarik 2026 (Ringleader ASGD)",
     [consistency.Ringleader, aggregation.GradientTable],
 )

@@ -119,13 +119,14 @@ class Adaptive(Codec):
         return self.settings[-1].encode(vector, rng)
 
     def decode(self, packed: Packed, size: int) -> Floats:
-        """Return the vector of packed bits; their length tells the setting."""
+        """Decode packed bits; their length identifies the setting."""
         for each in reversed(self.settings):
             if each.num_bytes(size) == len(packed):
                 return each.decode(packed, size)
         lengths = ", ".join(f"{each.num_bytes(size):,}" for each in self.settings)
         raise CodecError(
-            f"codec {self.name!r}: {size:,} entries take {lengths} bytes by the setting, got {len(packed):,}"
+            f"codec {self.name!r}: {size:,} entries take {lengths} bytes, depending on the setting, got "
+            f"{len(packed):,}"
         )
 
     # ---------------------------------------------------------------- the choice
@@ -147,13 +148,13 @@ class Adaptive(Codec):
         return f"{name} {getattr(self.settings[setting], name):g}"
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
-        """Order the setting of the worker's next push; nothing is the last one."""
+        """Order the setting of the worker's next push; without an order the last one stays."""
         setting = self.setting_of(worker)
         return {} if setting == len(self.settings) - 1 else {"codec": setting}
 
 
 class SendShare(Adaptive):
-    """Send as much as fits into a share of a worker's time, by its last push.
+    """Choose the largest message that fits into a share of the worker's time, judged by its last push.
 
     Each push tells how long the worker computed and how long the push was under way. The next one has the
     finest setting whose time, in proportion to its bytes, is at most that share of both together.
@@ -170,7 +171,7 @@ class SendShare(Adaptive):
     source = "our reading of thesis 3.2.3"
     reads = ("compute_s", "send_s")
 
-    share: float = parameter(0.3, "share of its time that a worker may send for", ge=0, le=1)
+    share: float = parameter(0.3, "largest share of its time that a worker may spend sending", ge=0, le=1)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Choose the worker's next setting by the times of this push."""
@@ -187,7 +188,7 @@ class SendShare(Adaptive):
 
 
 class MQGrad(Adaptive):
-    """Learn in the run which number of bits lowers the loss most for the time that it takes.
+    """Learn during the run which number of bits lowers the loss most per unit of time.
 
     Training is divided into windows of so many pushes. A window has one setting, for all workers, and its
     reward is the fall of the mean loss since the window before, a second. Each setting is tried once, from
@@ -207,7 +208,7 @@ class MQGrad(Adaptive):
     reads = ("loss",)
 
     window: int = parameter(20, "pushes by which a setting is judged", unit="pushes", source="ours", ge=1)
-    explore: int = parameter(8, "every so many windows another setting is tried", source="ours", ge=2)
+    explore: int = parameter(8, "windows after which another setting is tried", source="ours", ge=2)
     forget: float = parameter(0.5, "weight of the last reward in the mean", source="ours", gt=0, le=1)
 
     _rewards: dict[str, float] = PrivateAttr(default_factory=dict)  # mean of each setting that was tried

@@ -92,7 +92,7 @@ class Codec(parts.CodecPart):
 
 
 class Lossy(Codec):
-    """A codec that loses something, which the sender may keep as a residual.
+    """A lossy codec; the sender may keep the loss as a residual.
 
     The base class of a codec with a scale for every few entries is `buckets.Bucketed`.
     """

@@ -113,7 +113,10 @@ class ChunkedTopK(Lossy):
         vector = np.zeros(size, dtype=np.float32)
         where = self._begins(size) + places
         if where.max() >= size:
-            raise CodecError(f"codec {self.name!r}: a message has entry {where.max():,} of {size:,}")
+            raise CodecError(
+                f"codec {self.name!r}: a message has index {where.max():,}, but the vector has {size:,} "
+                "entries"
+            )
         vector[where] = values
         return vector
 

@@ -73,10 +73,10 @@ class AdaComm(Local):
         60.0, "time between two choices of the period", unit="s", source="AdaComm 5: 60 seconds", gt=0
     )
     gamma: float = parameter(
-        0.5, "factor for a period that the loss does not shorten", source=SOURCE, gt=0, le=1
+        0.5, "factor that shortens the period if the loss does not", source=SOURCE, gt=0, le=1
     )
     slack: int = parameter(
-        0, "largest reduction of the period that counts as none", unit="steps", source="AdaComm 4", ge=0
+        0, "largest reduction of the period that counts as no change", unit="steps", source="AdaComm 4", ge=0
     )
     lr_coupling: Literal["defer", "formula"] = parameter(
         "defer",

@@ -10,7 +10,7 @@ from psbench.strategies.consistency.quorum import ASKED, SOURCE
 
 
 class Answering(Streaming):
-    """A worker that streams, and pushes earlier, at the end of a step, if it is asked to."""
+    """A worker that streams, and pushes earlier, at the end of a step, on request."""
 
     asked: bool = False
 

@@ -177,7 +177,7 @@ class Fragments(OwnSteps):
         return [tensor % self.num_fragments for tensor in range(count)]
 
     def _even(self, layout: Layout) -> list[int]:
-        """Return consecutive tensors' fragments: each begins once the ones before have their share."""
+        """Return the fragment of each tensor: consecutive tensors, with about equal shares of the entries."""
         total, before, found = sum(size for _, size in layout), 0, [0]
         for left, (_, size) in zip(range(len(layout) - 1, 0, -1), layout, strict=False):
             before += size

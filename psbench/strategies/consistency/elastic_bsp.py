@@ -17,17 +17,17 @@ _MONITORED = 2
 class ElasticBSP(Consistency):
     """Predict the workers' pushes, and set the barrier where they are closest together.
 
-    A superstep has two phases. While it monitors, each push is committed at once and its worker goes on.
+    A superstep has two phases. While it monitors, each push is committed at once and its worker is released.
     When every worker has pushed twice, `zipline` chooses one predicted push of each; from then on a worker
-    waits after its own. When all wait they go on together, and the next superstep begins.
+    waits after its chosen push. When all wait, all are released, and the next superstep begins.
 
     Notes
     -----
     Reduces to: plain SGD with one worker. With lookahead = 1 every worker makes exactly one more step after
     the monitoring phase; that is a barrier every third step or so and not BSP.
-    Our reading: predicted are the R pushes *after* the last one, so no worker is past its push when it is
-    chosen; pushes are committed one by one as under ASP, at the barrier too; one that joins after the
-    choice waits for the barrier, and one that leaves is no longer waited for.
+    Our reading: predictions cover the R pushes *after* the last one, so no worker is past its push when it is
+    chosen. Pushes are committed one by one as under ASP, at the barrier too. A worker that joins after the
+    choice waits for the barrier; the others do not wait for a worker that has left.
     The default is that of Hermes' comparison; the authors use 15 to 960.
     """
 
@@ -45,9 +45,9 @@ class ElasticBSP(Consistency):
         le=10_000,
     )
 
-    #: pushes that workers still have to make before this phase ends; only those that owe any
-    _owed: dict[str, int] = PrivateAttr(default_factory=dict)
-    _chosen: bool = PrivateAttr(False)  # whether the barrier of this superstep is
+    #: remaining pushes of each worker in this phase; without workers that have made all
+    _remaining: dict[str, int] = PrivateAttr(default_factory=dict)
+    _chosen: bool = PrivateAttr(False)  # whether the barrier of this superstep is chosen
 
     def on_start(self, view: ClusterView) -> list[Action]:
         """Begin the first superstep."""
@@ -56,14 +56,14 @@ class ElasticBSP(Consistency):
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Commit; release the worker unless it has reached the barrier."""
         commit = Commit([push])
-        self._pay(push.worker)
+        self._count_push(push.worker)
         if not self._chosen:
             self._choose_if_known(view)
             return [commit, Release(push.worker)]
-        if not self._owed:
+        if not self._remaining:
             return [commit, *self._monitor(view)]
-        owes = str(push.worker) in self._owed
-        return [commit, Release(push.worker) if owes else Hold(push.worker, "barrier")]
+        continues = str(push.worker) in self._remaining
+        return [commit, Release(push.worker) if continues else Hold(push.worker, "barrier")]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
         """Join the monitoring, or wait for an already chosen barrier."""
@@ -71,34 +71,34 @@ class ElasticBSP(Consistency):
             return self._monitor(view)
         if self._chosen:
             return [Hold(worker, "barrier")]
-        self._owed[str(worker)] = _MONITORED
+        self._remaining[str(worker)] = _MONITORED
         return [Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Wait no longer for a worker that has gone."""
-        self._owed.pop(str(worker), None)
+        """Stop waiting for a worker that has left."""
+        self._remaining.pop(str(worker), None)
         if not self._chosen:
             self._choose_if_known(view)
             return []
-        return [] if self._owed else self._monitor(view)
+        return [] if self._remaining else self._monitor(view)
 
-    def _pay(self, worker: int) -> None:
-        left = self._owed.pop(str(worker), 0) - 1
+    def _count_push(self, worker: int) -> None:
+        left = self._remaining.pop(str(worker), 0) - 1
         if left > 0:
-            self._owed[str(worker)] = left
+            self._remaining[str(worker)] = left
 
     def _monitor(self, view: ClusterView) -> list[Action]:
         self._chosen = False
-        self._owed = {str(worker): _MONITORED for worker in view.active}
+        self._remaining = {str(worker): _MONITORED for worker in view.active}
         return [Release(worker) for worker in view.waiting]
 
     def _choose_if_known(self, view: ClusterView) -> None:
         """Choose the barrier once every worker's interval is known."""
-        if self._owed:
+        if self._remaining:
             return
         workers = view.active
         steps = zipline([self._predicted(worker, view) for worker in workers])
-        self._owed = {str(worker): step for worker, step in zip(workers, steps, strict=True)}
+        self._remaining = {str(worker): step for worker, step in zip(workers, steps, strict=True)}
         self._chosen = True
 
     def _predicted(self, worker: int, view: ClusterView) -> list[float]:

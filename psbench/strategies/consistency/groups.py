@@ -23,24 +23,24 @@ class _Groups(FormsGroups):
         """Raise ParameterError if there are fewer workers than a group has."""
         if self.group_size > num_workers:
             raise ParameterError(
-                f"consistency {self.name!r}: a group of {self.group_size} cannot be formed of {num_workers} "
-                f"workers; set group_size to {num_workers} or less"
+                f"consistency {self.name!r}: a group of {self.group_size} cannot be formed from "
+                f"{num_workers} workers; set group_size to {num_workers} or less"
             )
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Discard the push of a worker whose model went with it; go on without it."""
+        """Discard the push of a lost worker, whose model is lost too, and continue without it."""
         lost: list[Action] = [
             Discard(push, "left") for push in view.pending.values() if push.worker == worker
         ]
         return [*lost, *self._without(worker, view)]
 
     def _without(self, worker: int, view: ClusterView) -> list[Action]:
-        """Return the averages that a worker which has left made possible."""
+        """Return the averages that become possible when a worker has left."""
         raise NotImplementedError
 
 
 class ArrivalGroups(_Groups):
-    """Average the models of the first P workers that wait; the others are not waited for.
+    """Average the models of the first P waiting workers, without waiting for the others.
 
     Notes
     -----
@@ -107,7 +107,7 @@ class RandomGroups(_Groups):
         return super().on_drained(view)
 
     def _serve(self, view: ClusterView) -> list[Action]:
-        """Return the averages of the groups whose members all wait, and for no older group."""
+        """Return the averages of groups whose members all wait, and wait for no older group."""
         pushes = {push.worker: push for push in view.buffered()}
         actions: list[Action] = []
         busy, kept = set[int](), []  # members of older groups that are not served

@@ -120,7 +120,8 @@ class BackupWorkers(_FirstWorkers):
         """Require at least one worker that is not a spare."""
         if self.spares >= num_workers:
             raise ParameterError(
-                f"{self.name}: {self.spares} of {num_workers} workers are spares, so no push is waited for; "
+                f"{self.name}: {self.spares} of {num_workers} workers are spares, so a version would wait "
+                "for no push; "
                 f"give spares between 0 and {num_workers - 1}"
             )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from psbench.core import Action, ClusterView, Commit, Hold, Push, Release, Status
 from psbench.core.peer_to_peer import WaitsForNeighbours
 
@@ -45,17 +47,17 @@ class Neighbours(WaitsForNeighbours):
         `begun` are workers about to be released. Where models are sent before the step, a worker that goes on
         sends its next one, for which others may have waited.
         """
-        graph, queue = view.graph, list(candidates)
-        advanced: list[int] = []
-        pushed = {push.worker: push for push in view.pending.values()}
+        graph, queue = view.graph, deque(candidates)
+        advanced: dict[int, Push] = {}
         while queue:
-            worker = queue.pop(0)
-            waits = view.workers[worker].status is Status.PUSHED and worker in pushed
-            if waits and worker not in advanced and graph.is_ready(worker, advanced, begun):
-                advanced.append(worker)
+            worker = view.workers[queue.popleft()]
+            push = view.pending.get(worker.last_push)
+            waits = worker.status is Status.PUSHED and push is not None and worker.id not in advanced
+            if waits and graph.is_ready(worker.id, advanced, begun):
+                advanced[worker.id] = push
                 if graph.sends_first:
-                    queue.extend(view.active)
-        together = [Commit([pushed[worker]]) for worker in advanced]
+                    queue.extend(sorted(graph.receivers(worker.id, worker.version + 1)))
+        together = [Commit([push]) for push in advanced.values()]
         releases = [Release(worker) for worker in advanced]
         if graph.sends_first:  # each sends, at its release, what another of these may take
             return [action for pair in zip(together, releases, strict=True) for action in pair]

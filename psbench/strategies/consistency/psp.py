@@ -10,7 +10,7 @@ SOURCE = "Wang et al. 2017 (PSP)"
 
 
 class PSP(Consistency):
-    """Commit each push at once; its worker waits for the drawn workers (`sample`) that it leads by too much.
+    """Commit each push at once; its worker waits while it leads one of `sample` drawn workers by too much.
 
     After each push the worker draws `sample` of the other workers and starts its next step when it leads none
     of them by more than `lead` steps. With lead 0 the paper calls the rule pBSP, otherwise pSSP.

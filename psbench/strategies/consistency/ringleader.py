@@ -10,7 +10,7 @@ SOURCE = "Maranjyan and Richtarik 2026 (Ringleader ASGD)"
 
 
 class Ringleader(Consistency):
-    """Collect until every worker has pushed; then make one version per worker, as it arrives.
+    """Collect until every worker has pushed; then make one version per worker, as its next push arrives.
 
     No worker waits. Collecting: pushes are kept, and their workers go on from the version that there is. With
     the push of the last worker the first version of a round is made, of all that was kept, and sent to that

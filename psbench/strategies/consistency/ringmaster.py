@@ -27,7 +27,7 @@ class Ringmaster(Consistency):
     cancels = True
 
     max_delay: int = parameter(
-        8, "R: delay from which on a gradient is discarded", unit="versions", source=SOURCE, ge=1
+        8, "R: smallest delay at which a gradient is discarded", unit="versions", source=SOURCE, ge=1
     )
     stops: bool = parameter(False, "cancel a step as soon as its delay reaches R", source=SOURCE)
 

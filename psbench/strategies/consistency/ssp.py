@@ -12,7 +12,7 @@ class ClockBound(Consistency):
 
     @property
     def bound(self) -> int:
-        """Largest lead at which a worker may start a step, and one that waits is let go."""
+        """Largest lead at which a worker may start a step, and at which a waiting one is released."""
         raise NotImplementedError
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:

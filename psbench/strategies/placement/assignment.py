@@ -1,4 +1,4 @@
-"""Which server holds which parameters: rules that divide a model's vector among servers."""
+"""Assignment of parameters to servers: rules that divide a model's vector among them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def grid_group(worker: int, exchange: int, n: int, size: int) -> list[int]:
 
 
 def dimensions(n: int, size: int) -> int:
-    """Return the axes of the smallest grid with such sides on which n workers have room.
+    """Return the axes of the smallest grid with sides of that length that has room for n workers.
 
     >>> dimensions(8, 2), dimensions(9, 2), dimensions(2, 3)
     (3, 4, 1)

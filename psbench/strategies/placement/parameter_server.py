@@ -104,7 +104,7 @@ class ParameterServer(Placement):
         return self.reassignment.interval > 0
 
     def start(self, view: ClusterView) -> list[Action]:
-        """Look at the servers for the first time when the interval has passed."""
+        """Measure the servers' load for the first time after one interval."""
         self._interval = self.reassignment.interval
         self._next_look = view.version + self._interval
         return []

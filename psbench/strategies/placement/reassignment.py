@@ -11,7 +11,7 @@ from psbench.strategies.placement.assignment import Range, joined
 
 
 class Reassignment(Part):
-    """Base of the rules; `every` updates the servers' loads are measured, unless it is 0."""
+    """Base of the rules; the servers' loads are measured every `every` updates, or never if it is 0."""
 
     domain = "reassignment"
 

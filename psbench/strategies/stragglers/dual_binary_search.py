@@ -165,7 +165,7 @@ class DualBinarySearch(Stragglers):
         return size != before
 
     def _target(self, worker: int, seconds: float, view: ClusterView) -> float | None:
-        """Return the median time if the worker's is out of line."""
+        """Return the median time if the worker's time is an outlier."""
         here = view.active
         if any(str(other) not in self._times for other in here):
             return None
@@ -212,7 +212,7 @@ def search(step_s: float, passes: int, target_s: float, most: int, batch_size: i
     """
 
     def samples(batch: int) -> int:
-        """Return the most samples that take no longer than the target; 0 if one does."""
+        """Return the most samples that take no longer than the target; 0 if even one takes longer."""
         return bisect_right(range(1, most + 1), target_s, key=lambda n: step_s * passes * n / batch)
 
     found = samples(batch_size)

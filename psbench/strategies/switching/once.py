@@ -9,7 +9,7 @@ from psbench.errors import ParameterError
 
 
 class SwitchOnce(Switching):
-    """Base of rules that switch once; a switch by hand has the last word."""
+    """Base of rules that switch once; a manual switch takes precedence."""
 
     _done: bool = PrivateAttr(default=False)
 

@@ -21,10 +21,11 @@ import psutil
 import pytest
 import torch
 from distributed import Client
+from toybox import at_night
 
 import psbench as ps
 from psbench import replay
-from psbench.backends.control import Control
+from psbench.backends.control import Control, Observer
 from psbench.backends.dask.placement import place
 from psbench.backends.dask.protocol.roles import roles_of
 from psbench.core.log import EventLog, Kind
@@ -64,17 +65,53 @@ def simulated(spec: Experiment) -> Run:
     return run(spec.but(backend="simulated", scheduler=None))
 
 
-def test_one_worker_gives_the_simulated_parameters_bit_for_bit(scheduler: str) -> None:
+def run_detached(
+    spec: Experiment,
+    *,
+    observer: Observer | None = None,
+    control: Control | None = None,
+    folder: Path | None = None,
+) -> Run:
+    """Submit a run, and follow and control it from here as an attached one."""
+    control = control or Control()
+    with Client(spec.scheduler, set_as_default=False) as client:
+        submitted = ps.submit(spec, client=client, folder=folder)
+
+        def seen(log: EventLog) -> None:
+            if observer is not None:
+                observer(log)
+            for press in control.take_presses():
+                submitted.press(press.worker, press.what, press.factor)
+            for request in control.take():
+                submitted.switch(request.to)
+            if control.stopping and submitted.listed.state == "running":
+                with suppress(BackendError):  # it has ended meanwhile
+                    submitted.stop()
+
+        try:
+            return submitted.wait(seen)
+        finally:
+            submitted.forget()
+
+
+#: how a live run is started: it has the same properties however that is
+STARTED = pytest.mark.parametrize("start", [run, *at_night(run_detached)])
+
+
+@STARTED
+def test_one_worker_gives_the_simulated_parameters_bit_for_bit(start: Any, scheduler: str) -> None:
     spec = experiment("asp", scheduler, workers=1)
-    assert run(spec).meta["params_digest"] == simulated(spec).meta["params_digest"]
+    assert start(spec).meta["params_digest"] == simulated(spec).meta["params_digest"]
 
 
-def test_bsp_equals_the_simulated_run(scheduler: str) -> None:
+@STARTED
+def test_bsp_equals_the_simulated_run(start: Any, scheduler: str) -> None:
     spec = experiment({"name": "bsp", "placement": {"name": "parameter_server", "servers": 2}}, scheduler)
-    assert run(spec).meta["params_digest"] == simulated(spec).meta["params_digest"]
+    assert start(spec).meta["params_digest"] == simulated(spec).meta["params_digest"]
 
 
-def test_a_selection_by_neighbourhood_equals_the_simulated_run(scheduler: str) -> None:
+@STARTED
+def test_a_selection_by_neighbourhood_equals_the_simulated_run(start: Any, scheduler: str) -> None:
     """Workers get the neighbourhoods of a user's frame with their shards, and report what they drew."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(120, 4)), columns=list("wxyz"))
@@ -89,14 +126,15 @@ def test_a_selection_by_neighbourhood_equals_the_simulated_run(scheduler: str) -
         model="logistic",
         evaluate_every=1000,  # shares change with evaluations, whose moments depend on the machine
     )
-    live, virtual = run(spec), simulated(spec)
+    live, virtual = start(spec), simulated(spec)
     assert live.meta["params_digest"] == virtual.meta["params_digest"]
     tables = [trained_groups(each.log, each.meta, by="neighbourhood").to_dict() for each in (live, virtual)]
     assert tables[0] == tables[1]
 
 
-def test_all_reduce_equals_bsp_to_rounding(scheduler: str) -> None:
-    live, server = run(experiment("all_reduce", scheduler)), simulated(experiment("bsp", scheduler))
+@STARTED
+def test_all_reduce_equals_bsp_to_rounding(start: Any, scheduler: str) -> None:
+    live, server = start(experiment("all_reduce", scheduler)), simulated(experiment("bsp", scheduler))
     torch.testing.assert_close(live.parameters, server.parameters, rtol=1e-5, atol=1e-6)
     assert live.meta["status"] == "finished"
     assert live.log.evaluations()[0]["epoch"] == 0
@@ -136,12 +174,15 @@ class Killer:
 
 
 @pytest.mark.parametrize(
-    "strategy", ["bsp", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("asp", "all_reduce"))]
+    ("strategy", "start"),
+    [("bsp", run), *at_night(("asp", run), ("all_reduce", run), ("bsp", run_detached))],
 )
-def test_the_others_go_on_when_a_worker_is_killed(strategy: str, scheduler: str, client: Client) -> None:
+def test_the_others_go_on_when_a_worker_is_killed(
+    strategy: str, start: Any, scheduler: str, client: Client
+) -> None:
     control = Control()
     killer = Killer(client, "worker 1", control)
-    done = run(experiment(strategy, scheduler, stop=FOREVER), observer=killer, control=control)
+    done = start(experiment(strategy, scheduler, stop=FOREVER), observer=killer, control=control)
     assert done.meta["status"] == "stopped"
     assert done.meta["lost_workers"] == [1]
     assert torch.isfinite(done.parameters).all()
@@ -150,15 +191,18 @@ def test_the_others_go_on_when_a_worker_is_killed(strategy: str, scheduler: str,
 TWO_SERVERS = {"name": "asp", "placement": {"name": "parameter_server", "servers": 2}}
 
 
-@pytest.mark.parametrize("role", ["coordinator", pytest.param("server 1", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("role", "start"),
+    [("coordinator", run), *at_night(("server 1", run), ("server 1", run_detached))],
+)
 def test_a_killed_server_ends_the_run_and_names_the_checkpoint(
-    role: str, scheduler: str, client: Client, tmp_path: Path
+    role: str, start: Any, scheduler: str, client: Client, tmp_path: Path
 ) -> None:
     spec = experiment(
         TWO_SERVERS, scheduler, 2, stop=FOREVER, checkpoint_every=0.05, recovery={"max_restarts": 0}
     )
     with pytest.raises(ServerLost, match=r"server.* is gone.*the last checkpoint is .*\.npz") as lost:
-        run(spec, observer=Killer(client, role), folder=tmp_path)
+        start(spec, observer=Killer(client, role), folder=tmp_path)
     assert Path(str(lost.value).split("checkpoint is ")[1]).is_file()
 
 

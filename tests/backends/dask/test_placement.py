@@ -60,6 +60,15 @@ def test_what_has_a_task_is_not_free_and_its_run_is_named() -> None:
     assert not room.has(ROLES)
 
 
+def test_a_director_takes_no_thread_and_its_worker_comes_last() -> None:
+    tasks = {"a": ["psbench-ssp-0123456789abcdef-director"]}
+    room = room_of({"a": 1, "b": 1, "c": 1}, tasks)
+    assert (room.free, room.holders) == ({"a": 1, "b": 1, "c": 1}, {})
+    assert "a" not in place(["coordinator", "worker 0"], room.free).values()
+    assert room.take("worker 0") == "b"
+    assert room_of({"a": 1}, {"a": ["their-director"]}).free == {}
+
+
 def test_workers_that_leave_are_not_counted() -> None:
     room = room_of({"a": 1, "b": 1}, {"a": ["sum-1"]}, without=["a"])
     assert (room.threads, room.free, room.holders) == ({"b": 1}, {"b": 1}, {})

@@ -118,11 +118,11 @@ MISTAKES = {
     "a path with a hole": (TOY, {"optimizer..lr": [1]}, 1, "'optimizer..lr' is not a path"),
     "a path that is no text": (TOY, {3: [1]}, 1, "3 is not a path"),
     "the seed as a value": (TOY, {"seed": [1, 2]}, 1, "give seeds"),
-    "no seeds": (TOY, {"strategy": ["bsp"]}, 0, "seeds: give how many, at least 1"),
-    "half a seed": (TOY, {"strategy": ["bsp"]}, 1.5, "seeds: give how many"),
-    "seeds that are none": (TOY, {"strategy": ["bsp"]}, ["a"], "seeds: give how many"),
-    "a seed below 0": (TOY, {"strategy": ["bsp"]}, [0, -1], "seeds: give how many"),
-    "a seed twice": (TOY, {"strategy": ["bsp"]}, [1, 1], "one is given twice"),
+    "no seeds": (TOY, {"strategy": ["bsp"]}, 0, "seeds: give a number, at least 1"),
+    "half a seed": (TOY, {"strategy": ["bsp"]}, 1.5, "seeds: give a number"),
+    "seeds that are none": (TOY, {"strategy": ["bsp"]}, ["a"], "seeds: give a number"),
+    "a seed below 0": (TOY, {"strategy": ["bsp"]}, [0, -1], "seeds: give a number"),
+    "a seed twice": (TOY, {"strategy": ["bsp"]}, [1, 1], "a seed is given twice"),
     "too many": (TOY, {"batch_size": range(3, 50_000), "strategy": ["bsp", "asp", "ssp"]}, 1, "149991 runs"),
 }
 

@@ -79,7 +79,7 @@ def test_there_must_be_an_accuracy_to_compare_with():
     [{"runs": 0}, {"halvings": -1}, {"tolerance": -0.1}, {"tolerance": math.nan}, {"tolerance": math.inf}],
 )
 def test_impossible_searches_are_refused(options):
-    with pytest.raises(ParameterError, match="give at least 1, 0 and 0"):
+    with pytest.raises(ParameterError, match="give runs from 1, halvings from 0"):
         bisect(crossing(0.5), **options)
 
 

@@ -88,7 +88,7 @@ def test_the_length_of_a_message_tells_its_setting(size, setting):
     decoded = channel.receive(packed)
     own = at.encode(vector, Streams(0).generator("codec", 0, 0))
     assert np.array_equal(decoded, at.decode(own, size))
-    with pytest.raises(CodecError, match="bytes by the setting, got 9,999"):
+    with pytest.raises(CodecError, match="bytes, depending on the setting, got 9,999"):
         codec.decode(np.zeros(9999, np.uint8), size)
 
 

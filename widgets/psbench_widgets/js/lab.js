@@ -422,7 +422,7 @@ class Lab {
     this.silent = setTimeout(
       () =>
         this.say(
-          "No answer: the kernel is busy with another cell, or was restarted; then run this cell again.",
+          "No answer: the kernel is busy, or was restarted. If it was restarted, run this cell again.",
           true,
         ),
       SILENT_MS,

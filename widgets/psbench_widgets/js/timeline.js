@@ -25,7 +25,7 @@ export class Timeline {
       tabindex: "0",
       title:
         "Drag to select a span of time, press a number to select a worker; " +
-        "keys: up and down select a worker, [ and ] set begin and end of a span, Escape clears it",
+        "keys: up and down select a worker, [ and ] set start and end of a span, Escape clears it",
     });
     this.element = h("div", { class: "psb-timeline" }, this.canvas);
     this.canvas.onpointermove = (event) => this.hover(event);

@@ -53,7 +53,7 @@ def await_peers(run: RunState) -> Script[None]:
     yield Wait(is_over, lambda: _missing(run))
     if run.ending:
         if run.retired:
-            raise ServerLost(f"the Dask worker of {run.retired} is being retired before training began")
+            raise ServerLost(f"the Dask worker of {run.retired} was retired before training began")
         raise Cancelled(_NOT_BEGUN)
     if run.peers.missing:
         raise BackendError(

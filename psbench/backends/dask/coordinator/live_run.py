@@ -167,7 +167,7 @@ class LiveRun:
     def _report_wait(self, wait: Wait, now: float) -> None:
         """Notify the client of the awaited processes, repeatedly while the wait lasts."""
         since, self._waiting_since = self._waiting_since, now
-        self.run.out.send(CLIENT, msg.Waiting(f"waiting for {wait.whom()} for {now - since:.0f} s"))
+        self.run.out.send(CLIENT, msg.Waiting(f"waiting for {wait.awaited()} for {now - since:.0f} s"))
 
     def _check_progress(self) -> None:
         """Raise Deadlock if no pending event can release a worker, and WorkerLost if no worker is left."""

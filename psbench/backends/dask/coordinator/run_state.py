@@ -143,7 +143,7 @@ class RunState:
     # ---------------------------------------------------------------- queries, and the clock
 
     def at(self, clock_s: float) -> None:
-        """Set the time to that of an input."""
+        """Set the time to the time of an input."""
         self.clock_s = clock_s
         self.now = max(self.start_s, clock_s - self.begin_s)  # a difference may round to less than the start
 
@@ -172,22 +172,22 @@ class RunState:
 class Wait:
     """A condition that a script of the run waits for.
 
-    `whom` names the processes that it waits for at present, in words for the user.
+    `awaited` names the processes that it waits for at present, in words for the user.
     """
 
     done: Callable[[], bool]
-    whom: Callable[[], str]
+    awaited: Callable[[], str]
 
 
 #: steps of a run in their order; it yields where it has to wait, and is resumed when the wait is over
 Script: TypeAlias = Generator[Wait, None, _T]
 
 
-def answered(ask: Callable[[Callable[[_T], None]], None], whom: str) -> Script[_T]:
-    """Send a request, wait for the answer and return it; `whom` names the processes for the user."""
+def answered(ask: Callable[[Callable[[_T], None]], None], awaited: str) -> Script[_T]:
+    """Send a request, wait for the answer and return it; `awaited` names the processes for the user."""
     found: list[_T] = []
     ask(found.append)
-    yield Wait(lambda: bool(found), lambda: whom)
+    yield Wait(lambda: bool(found), lambda: awaited)
     return found[0]
 
 

@@ -183,7 +183,9 @@ class MapReduceDriver(PromptDriver):
                     self.ending.stop()
             return self._finish()
         except RolesLost as error:
-            raise WorkerLost(f"{', '.join(error.roles)} is gone, its process killed or frozen") from None
+            raise WorkerLost(
+                f"{', '.join(error.roles)} is gone: its process was killed or is frozen"
+            ) from None
         finally:
             self._let_go()
 
@@ -213,7 +215,7 @@ class MapReduceDriver(PromptDriver):
         return self._places.result(future, what, within_s)
 
     def _heed(self) -> None:
-        """Stop waiting if the run is being stopped, except for tasks of its end."""
+        """Stop waiting for tasks if the run is being stopped, except for the tasks that end it."""
         if not self._training:
             self.control.check()
         elif self.control.stopping and not self.ending:
@@ -373,7 +375,7 @@ class MapReduceDriver(PromptDriver):
         self._released[release.worker] = release
 
     def apply(self, apply: act.Apply, now: float) -> None:
-        """Make the next version of the sum that the job has found."""
+        """Make the next version from the sum that the job has computed."""
         assert self._sum is not None
         if list(apply.weights) != self._weights:
             raise ProtocolError(f"the job used the weights {self._weights}, but now they are {apply.weights}")

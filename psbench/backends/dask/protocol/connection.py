@@ -204,7 +204,7 @@ class Connection:
         if size > self._largest_body:
             raise MessageRefused(f"its body would have {size:,} bytes")
         if entries and not self.is_met:
-            raise MessageRefused("a peer without the run's key sends a payload")
+            raise MessageRefused("a peer sent a payload without proving that it has the run's key")
         if entries > self._largest_payload:
             raise MessageRefused(f"its header announces {entries} entries, more than any message has")
 

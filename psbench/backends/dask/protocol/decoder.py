@@ -85,7 +85,7 @@ class Message(msgspec.Struct, metaclass=_Numbered):
         entries = _Entries(payload)
         message = _decode(body, type=cls, dec_hook=entries.typed)
         if entries.left:
-            raise ValueError(f"carries {entries.left} entries more than its tensors have")
+            raise ValueError(f"carries {entries.left} more entries than its tensors have")
         return message
 
 
@@ -107,7 +107,7 @@ class VectorMessage(Message):
 
         message = _decode(body, type=cls, dec_hook=vector)
         if payload is not None and message.payload is not payload:  # pyrefly: ignore[missing-attribute]
-            raise ValueError(f"carries {payload.numel()} entries more than its tensors have")
+            raise ValueError(f"carries {payload.numel()} more entries than its tensors have")
         return message
 
 
@@ -129,7 +129,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 class _Entries:
-    """Cuts a payload into the tensors that a body has the shapes of, in order."""
+    """Cuts a payload into tensors of the shapes that a body lists, in order."""
 
     def __init__(self, payload: Tensor | None) -> None:
         self._flat = _EMPTY if payload is None else payload

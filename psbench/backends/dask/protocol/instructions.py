@@ -1,4 +1,4 @@
-"""The inputs of a live run, and its output: instructions for the process that it is in.
+"""The inputs of a live run, and its outputs: instructions for its process.
 
 Both are plain data, so a test can write the ones and compare the others, with `==`.
 """

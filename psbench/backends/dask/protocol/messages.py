@@ -30,7 +30,7 @@ EntryRanges: TypeAlias = list[list[tuple[int, int]]]
 
 
 class Update(Struct, array_like=True, forbid_unknown_fields=True):
-    """The settings of an update, its pushes aside; part of messages, see `Server.apply`."""
+    """The settings of an update, without its pushes; part of messages, see `Server.apply`."""
 
     lr_scale: float
     epoch: float
@@ -160,7 +160,7 @@ class RunMoves(Message, kind=27):
 
 
 class RunOutcome(Message, kind=23):
-    """The outcome of the run, its log aside; see `outcome.Outcome`."""
+    """The outcome of the run, without its log; see `outcome.Outcome`."""
 
     status: str
     reason: str
@@ -315,7 +315,7 @@ class AbortRing(Message, kind=51):
 
 
 class RingVerdict(Message, kind=52):
-    """A member has the sum, or has not: sent when it has, and by survivors of a loss when they are asked."""
+    """Whether a member has the sum: sent once it has, or when the survivors of a loss are asked."""
 
     ring: int
     finished: bool
@@ -440,7 +440,7 @@ class MeasureDistance(Message, kind=63):
 
 
 class MeasureMovement(Message, kind=79):
-    """Request to the only server for the distance of the last update, and of all updates that follow."""
+    """Asks the only server for the distance of the last update and of all later ones."""
 
     tag: int
 
@@ -490,7 +490,7 @@ class NumberReply(Message, kind=66):
 
 # -------------------------------------------------------------------- servers
 class BeginSlice(Message, kind=70):
-    """The slice that a server holds under a composition; `codec_counters` if it is of a checkpoint."""
+    """The slice that a server holds under a composition; `codec_counters` if it comes from a checkpoint."""
 
     composition: int
     ranges: EntryRanges | None

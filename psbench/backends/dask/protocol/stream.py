@@ -444,7 +444,7 @@ class StreamClient(Closing):
             SENDER.wake()
 
     def _greeting(self, binding: bytes) -> Frame:
-        """Return the frame with which a client begins, on the connection with that binding."""
+        """Return a client's first frame; `binding` identifies the connection."""
         body, _ = Hello(self._name).encode()
         tag = _tag(self._key, self._server, self._number, body, binding)
         self._welcome = _tag(self._key, self._number, binding)

@@ -30,7 +30,7 @@ _WANTS = ssl.SSLWantReadError, ssl.SSLWantWriteError
 
 
 def _certified(key: bytes, password: bytes) -> tuple[bytes, bytes]:
-    """Return a run's certificate (DER), and that with its secret key, under a password (PEM)."""
+    """Return a run's certificate (DER), and the certificate with its encrypted secret key (PEM)."""
     # on one machine nothing is encrypted, and loading this would be a third of a process's start
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization as form

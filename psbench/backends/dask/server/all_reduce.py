@@ -155,7 +155,7 @@ class AllReduceStore(ParameterStore):
         return [] if self._ring is None else sorted(self._ring.unfinished)
 
     def has_sum_for(self, apply: act.Apply) -> bool:
-        """Return whether workers that are there have the sum of this update, or are about to have it."""
+        """Return whether the present workers have the sum of this update, or will have it soon."""
         ring = self._ring
         return ring is not None and ring.of == _weighted(apply) and bool(ring.holders or ring.unfinished)
 
@@ -279,7 +279,7 @@ class AllReduceStore(ParameterStore):
             self._request(request)
 
     def join(self, worker: int) -> None:
-        """Reckon with a worker, which is given the model when it is released."""
+        """Include a worker, which receives the model with its release."""
         self._current.discard(worker)
         self._alive = sorted({*self._alive, worker})
 

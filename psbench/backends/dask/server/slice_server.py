@@ -22,7 +22,7 @@ from psbench.training.products import Product
 
 
 class SliceServer:
-    """Carries out orders on a server's slice. The payloads that an order names must be there.
+    """Carries out orders on a server's slice. The payloads that an order names must have arrived.
 
     Parameters
     ----------

@@ -118,11 +118,11 @@ class ParameterStore:
         """Forget which model a worker holds: it has gone, or restarts."""
 
     def leave(self, worker: int, ticket: int) -> None:
-        """Remove a worker that is dead, and had this ticket last."""
+        """Remove a dead worker, given its last ticket."""
         raise NotImplementedError
 
     def join(self, worker: int) -> None:
-        """Reckon with a worker that was dead or missing; it has no model yet."""
+        """Include a worker that was dead or missing; it has no model yet."""
         raise NotImplementedError
 
 

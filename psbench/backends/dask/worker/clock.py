@@ -74,7 +74,7 @@ class EmulatedMachine:
     def more_s(
         self, clock: CoordinatorClock, began: float, took_s: float, samples: int, looked: int = 0
     ) -> float:
-        """Return the seconds to wait after a step that began then (`time.perf_counter`) and took so long.
+        """Return the seconds to wait after a step, given its start (`time.perf_counter`) and its duration.
 
         It took `samples`, and a forward pass over those that were `looked` at before.
         """

@@ -147,7 +147,7 @@ class RingExchange(WorkerExchange):
 
 
 class ServerExchange(WorkerExchange):
-    """Parameter servers: each is pushed its slice, and sends it back with a release.
+    """Parameter servers: a push sends each server its slice, and a release brings the slices back.
 
     Parameters
     ----------

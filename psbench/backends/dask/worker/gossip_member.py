@@ -175,7 +175,7 @@ class GossipMember(RingMember):
         return vector[:count], vector[count:]
 
     def _look_for_abort(self, number: int, wait_s: float) -> None:
-        """Look for the loss of a member of the ring, as while a model is awaited."""
+        """Look for the loss of a ring member, as `_await` does for a model."""
         self._hear_of_loss()
         order = self._meeting
         assert order is not None

@@ -1,0 +1,274 @@
+"""The director of a detached run: the client of a live run, as a Dask task that readers follow by name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distributed import Client, Worker, get_worker, secede
+from distributed.core import Status
+
+from psbench.backends.control import Control
+from psbench.backends.dask.connecting import client_at
+from psbench.backends.dask.detached.held_log import HeldLog, LogPart
+from psbench.backends.dask.detached.registry import Listed, Registry
+from psbench.backends.dask.lifetime import outliving_scheduler
+from psbench.clusters.connection import ConnectionSettings
+from psbench.core.log import EventLog
+from psbench.errors import BackendError
+from psbench.experiment import Experiment
+from psbench.progress import LogProgress
+from psbench.system.start_progress import StartProgress, watching_start
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: how the directors of a Dask worker are called among its attributes, by name of the run
+_DIRECTORS = "_psbench_directors"
+#: seconds between looks of a director at its Dask worker, and between its reports to the scheduler
+_LOOK_S, _REPORT_S = 0.1, 1.0
+#: seconds between looks whether there is something for a waiting reader, and between two states of a start
+_READ_S, _STARTING_S = 0.05, 0.5
+
+
+class Superseded(BackendError):
+    """Another director of the same run has begun; this one may not write any more."""
+
+
+class Kept(NamedTuple):
+    """The result of a detached run, as the cluster keeps it."""
+
+    spec: dict[str, Any]
+    meta: dict[str, Any]
+    parameters: Tensor | None
+    buffers: Tensor | None
+    rows: bytes
+    texts: list[str]
+
+
+class Answer(NamedTuple):
+    """A director's answer to a reader.
+
+    Attributes
+    ----------
+    start : int
+        The director's start number: a reader of another one begins anew.
+    part : LogPart
+    about : dict or None
+        Specification and facts, for a reader that has none, once the experiment was accepted.
+    starting : list
+        How far the start of the processes is (`StartProgress.rows`); empty once there are rows of the log.
+    said : str
+        The last one of `Control.said`.
+    """
+
+    start: int
+    part: LogPart
+    about: dict[str, Any] | None
+    starting: list[tuple[str, list[float | None]]]
+    said: str
+
+
+class Director:
+    """One director of a run: its log, its control, and its entry in the scheduler's list.
+
+    Parameters
+    ----------
+    name : str
+        Of the run.
+    worker : Worker
+        Dask's, in whose process the director is.
+    client : Client
+        Dask's, of that process.
+    limits : ConnectionSettings
+
+    Attributes
+    ----------
+    start : int
+        The number that the scheduler gave to this director; 0 until it has begun.
+    """
+
+    def __init__(self, name: str, worker: Worker, client: Client, limits: ConnectionSettings) -> None:
+        self.name, self.client = name, client
+        self.log, self.control, self.start = HeldLog(), Control(), 0
+        self.about: dict[str, Any] | None = None
+        self.starting = StartProgress()
+        self._worker, self._registry = worker, Registry(client, limits)
+        self._progress: LogProgress | None = None
+        self._over, self._is_replaced = threading.Event(), False
+
+    def begin(self) -> Listed:
+        """Take the next start number, from which on no earlier director may write; return the run so far.
+
+        Raises
+        ------
+        BackendError
+            If the scheduler does not list the run.
+        """
+        found = self._registry.begin(self.name, self._worker.address)
+        if found is None:
+            raise BackendError(f"run {self.name!r} is not on the scheduler's list of detached runs any more")
+        self.start = found.starts
+        return found
+
+    def accept(self, experiment: Experiment, facts: dict[str, Any]) -> None:
+        """Announce that the experiment can run; `facts` are those of its workload."""
+        self.about = {"spec": experiment.spec(), "facts": facts}
+        names = [composition.name for composition in experiment.strategy.compositions]
+        self._progress = LogProgress(experiment.stop, {**facts, "compositions": names})
+
+    def check(self) -> None:
+        """Raise if another director has begun; called before each file of the run is written.
+
+        A scheduler that is gone starts no other director, so without its answer the run goes on.
+
+        Raises
+        ------
+        Superseded
+        """
+        if self._report():
+            raise Superseded(f"run {self.name!r} is directed from another Dask worker now")
+
+    def _report(self, **changes: Any) -> bool:
+        """Report facts to the scheduler; return whether another director has begun."""
+        if len(self.log):  # else those of an earlier director may be read from a checkpoint yet
+            changes["has_rows"] = True
+        try:
+            found = self._registry.report(self.name, self.start, **changes)
+        except BackendError:
+            return self._is_replaced
+        if found is not None:
+            self._is_replaced |= found.starts > self.start
+            if not found.task:  # its name was unpublished, or its task cancelled
+                self.control.stop()
+        return self._is_replaced
+
+    def _words(self) -> str:
+        if self.control.stopping:
+            return "stopping"
+        if self._progress is None or not len(self.log):
+            return self.starting.words() if self.about else "starting"
+        return self._progress.read(self.log).words("dask")
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Answer readers in this block, and stop the run if the Dask worker closes or another takes over."""
+        directors: dict[str, Director] = self._worker.__dict__.setdefault(_DIRECTORS, {})
+        directors[self.name] = self
+        watch = threading.Thread(target=self._watch, name=f"psbench-director-{self.name}", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            watch.join()
+            directors.pop(self.name, None)
+
+    def carry_out(self, work: Callable[[Director], Kept]) -> Kept:
+        """Return the result of some work, and record the start of its processes."""
+        with watching_start(self.starting):
+            return work(self)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the Dask worker closes: the scheduler starts another director elsewhere."""
+        return self._worker.status not in (Status.running, Status.paused)
+
+    def _watch(self) -> None:
+        next_report_s = 0.0
+        while not self._over.wait(_LOOK_S):
+            now = time.monotonic()
+            if self.start and now > next_report_s:
+                next_report_s = now + _REPORT_S
+                self._report(words=self._words())
+            if self.is_leaving or self._is_replaced:
+                self.control.stop()
+
+    def end(self, status: str, reason: str) -> None:
+        """Report the end of the run, unless another director goes on with it."""
+        if self._is_replaced or self.is_leaving or not self.start:
+            return
+        try:
+            self._registry.report(self.name, self.start, status=status, words=f"{status}: {reason}")
+        except BackendError:
+            return  # the scheduler is gone, and its list with it
+
+    def answer(self, start: int, cuts: int, rows: int, texts: int, *, knows: bool) -> Answer:
+        """Return what a reader lacks; one of another director has nothing yet."""
+        place = (cuts, rows, texts) if start == self.start else (0, 0, 1)
+        part = self.log.part_after(*place)
+        about = None if knows else self.about
+        starting = [] if len(self.log) else self.starting.rows()
+        return Answer(self.start, part, about, starting, self.control.said)
+
+
+def direct(work: Callable[[Director], Kept], name: str, limits: ConnectionSettings) -> Kept:
+    """Direct a run to its end, in a Dask task; if its Dask worker dies, Dask starts the task once more.
+
+    Parameters
+    ----------
+    work : callable
+        Runs or resumes the run.
+    name : str
+    limits : ConnectionSettings
+    """
+    secede()  # roles of the run may have this thread
+    worker = get_worker()
+    with (
+        outliving_scheduler(worker),
+        client_at(worker.scheduler.address, worker.security, limits.listen_within_s) as client,
+        (director := Director(name, worker, client, limits)).at_work(),
+    ):
+        try:
+            # without the context of this task: a client in one stores what it sends in this Dask worker
+            kept = contextvars.Context().run(director.carry_out, work)
+        except BaseException as error:
+            director.end("failed", " ".join(str(error).split()))
+            raise
+        director.end(kept.meta["status"], kept.meta["reason"])
+        return kept
+
+
+def packed_log(log: EventLog) -> tuple[bytes, list[str]]:
+    """Return the rows and the texts of a log as `Kept` holds them."""
+    return log.rows().tobytes(), [*log.texts]
+
+
+# ---------------------------------------------------------------- for readers, in the worker's event loop
+
+
+async def answer(
+    name: str, start: int, cuts: int, rows: int, texts: int, knows: bool, wait_s: float, dask_worker: Worker
+) -> Answer | None:
+    """Answer a reader once there is something new; None if no director of that run is here.
+
+    Parameters
+    ----------
+    start, cuts, rows, texts : int
+        The reader's place: its director's number, and the cuts, rows and texts that it has.
+    knows : bool
+        Whether the reader has the facts of the run.
+    wait_s : float
+        After how many seconds the reader gets an answer anyway.
+    """
+    began = time.monotonic()
+    while (director := getattr(dask_worker, _DIRECTORS, {}).get(name)) is not None:
+        found: Answer = director.answer(start, cuts, rows, texts, knows=knows)
+        most_s = _STARTING_S if found.starting else wait_s
+        if found.part or found.about or time.monotonic() > began + most_s:
+            return found
+        await asyncio.sleep(_READ_S)
+    return None
+
+
+def request(name: str, method: str, arguments: tuple[Any, ...], dask_worker: Worker) -> bool:
+    """Call a method of a run's `Control`; return whether its director is here."""
+    director = getattr(dask_worker, _DIRECTORS, {}).get(name)
+    if director is not None:
+        getattr(director.control, method)(*arguments)
+    return director is not None

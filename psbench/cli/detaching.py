@@ -1,0 +1,81 @@
+"""Detached runs from the shell: the cluster's client, submission, and following."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from psbench.cli.app import as_json_text, put, read_live, say
+from psbench.cli.starting import starting
+from psbench.errors import ParameterError
+
+if TYPE_CHECKING:
+    from psbench.detached import DetachedRun
+    from psbench.experiment import Experiment
+    from psbench.results.run import Run
+
+
+@contextmanager
+def cluster_client(scheduler: str | None, settings: list[str] | None) -> Iterator[Any]:
+    """Yield a client of the scheduler that the options of a command name.
+
+    Raises
+    ------
+    ParameterError
+        If they name none, or it does not answer.
+    """
+    with _client(read_live(None, settings, scheduler)) as client:
+        yield client
+
+
+@contextmanager
+def _client(experiment: Experiment) -> Iterator[Any]:
+    from psbench.clusters.scheduler import address_of
+
+    address = address_of(experiment.scheduler, experiment.connection)
+    if address is None:
+        raise ParameterError(
+            "scheduler: a detached run belongs to a running Dask cluster; give --scheduler, such as "
+            "tcp://10.0.0.1:8786"
+        )
+    with starting("psbench: loading torch and Dask"):
+        from psbench.backends.dask import client_of
+    with client_of(address, experiment.connection) as client:
+        yield client
+
+
+def submit_detached(
+    experiment: Experiment, out: Path | None, *, overwrite: bool, resume: bool, as_json: bool
+) -> int:
+    """Submit a run, and print its name and how to follow it."""
+    with _client(experiment) as client:
+        from psbench.detached import submit
+
+        run = submit(experiment, client=client, folder=out, overwrite=overwrite, resume=resume)
+        address, attach = client.scheduler.address, attach_command(run.name, client)
+        facts = {"name": run.name, "scheduler": address, "folder": run.listed.folder or None}
+    put(as_json_text(facts) if as_json else f"submitted {run.name}")
+    say(f"to follow it: {attach}")
+    if out is None:
+        say("without --out the cluster keeps the result in memory, and no checkpoint")
+    return 0
+
+
+def attach_command(name: str, client: Any) -> str:
+    """Return the shell command that follows a run."""
+    return f"psbench attach {name} --scheduler {client.scheduler.address}"
+
+
+def follow(run: DetachedRun) -> Run:
+    """Follow a run to its end with progress on standard error."""
+    from psbench.backends.control import Control
+    from psbench.cli.monitor import Monitor
+
+    while not run.facts and run.read():
+        pass
+    if run.experiment is None or not run.facts:
+        return run.wait()
+    with Monitor(run.name, run.experiment, run.facts, Control()) as monitor:
+        return run.wait(monitor)
