@@ -295,6 +295,22 @@ def test_report_of_a_folder_of_runs(compared, tmp_path, capsys):
     assert "bsp" in text
 
 
+def test_why_explains_a_saved_run_and_saves_what_the_answer_rests_on(saved, tmp_path, capsys):
+    ok(capsys, "run", *QUICK, "--set", "strategy=bsp", "--seed", "5", "--out", str(tmp_path / "bsp"))
+    command = ["why", str(saved), "--against", str(tmp_path / "bsp"), "--causes", "staleness", "--seeds", "1"]
+    out, err = ok(capsys, *command, "--out", str(tmp_path / "why"))
+    assert " ".join(out.split()).startswith("ssp ends with a val_loss of ")
+    assert "replaced alone" in out
+    assert err.splitlines()[-1] == f"saved in {tmp_path / 'why'}; open {tmp_path / 'why/why.html'}"
+    page = (tmp_path / "why/why.html").read_text()
+    assert re.search(r"Why is ssp (worse|better) than bsp\?", page)
+    folders = sorted(path.name for path in (tmp_path / "why/recomputed").iterdir())
+    assert folders == ["bsp_seed_5", "ssp_seed_5", "ssp_staleness_of_bsp_seed_5"]
+    assert "staleness" in Run.load(tmp_path / "why/recomputed" / folders[2]).meta["reason"]
+    plain = json.loads(ok(capsys, *command, "--json")[0])
+    assert (plain["run"], plain["against"], plain["seeds"]) == ("ssp", "bsp", [5])
+
+
 def test_replay_takes_every_decision_again(saved, capsys):
     out, _ = ok(capsys, "replay", str(saved))
     assert out == f"{len(Run.load(saved).log)} rows compared: every decision is the same\n"

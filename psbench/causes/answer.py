@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from psbench.causes.shares import Replaced, Shares
+from psbench.errors import ParameterError
 from psbench.metrics.interval import interval, standard_deviation
 from psbench.results.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from psbench.charts import Sheet
+    from psbench.charts import Figure, Sheet
 
 #: how the rest is named
 REST = "not explained by these causes"
@@ -37,6 +39,8 @@ class PairAnswer:
         Causes that cannot be asked of these runs.
     runs : mapping of replaced causes to Run
         The runs that were computed; the empty set is the recorded run.
+    other : Run
+        The run that it is compared with.
     """
 
     seed: int
@@ -45,6 +49,7 @@ class PairAnswer:
     placebo: float
     refused: Mapping[str, str]
     runs: Mapping[Replaced, Run]
+    other: Run
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,26 @@ class Answer:
         pair = next(each for each in self.pairs if seed is None or each.seed == seed)
         return pair.runs[frozenset(causes)]
 
+    def computed(self) -> Iterator[tuple[str, Run]]:
+        """Yield every run that the answer rests on, with its name: first those of the first seed."""
+        for pair in self.pairs:
+            for replaced, run in pair.runs.items():
+                what = f", {' and '.join(sorted(replaced))} of {self.against}" if replaced else ""
+                yield f"{self.name}{what}, seed {pair.seed}", run
+            yield f"{self.against}, seed {pair.seed}", pair.other
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Save every run that the answer rests on, each in a folder of its own, and return these."""
+        place = Path(folder)
+        return [run.save(place / _slug(name), overwrite=True) for name, run in self.computed()]
+
+    def report(self, path: str | Path) -> Path:
+        """Write a report of both runs, over all seeds, that begins with this answer; see `Comparison`."""
+        from psbench.results.comparison import comparison_of
+
+        runs = [pair.runs[frozenset()] for pair in self.pairs] + [pair.other for pair in self.pairs]
+        return comparison_of(runs).report(path, self)
+
     def _mean(self, number: Callable[[Shares], float]) -> float:
         return float(np.mean([number(pair.shares) for pair in self.pairs]))
 
@@ -171,7 +196,8 @@ class Answer:
             f"{_amount(gap, 'gap', signed=False)} {than} than that of {self.against}{self._over_seeds()}."
         ]
         if not self.causes:
-            return f"{found[0]} The runs differ in none of the tested causes."
+            found.append("The runs differ in none of the tested causes.")
+            return " ".join(found + (["All of it is unexplained.", *self._doubts()] if gap["gap"] else []))
         rest = self._spread("rest", lambda shares: shares.rest)
         if not self.explains:
             found.append(
@@ -228,14 +254,49 @@ class Answer:
 
         from psbench.results.text import table_text
 
+        sentence = textwrap.fill(self.sentence, width or 100)
+        return f"{sentence}\n\n{table_text(*self.cells(), self.remarks, width)}"
+
+    @property
+    def question(self) -> str:
+        """The question that is answered."""
+        from psbench.optimization.direction import is_lower_better
+
+        metrics = self.pairs[0].other.experiment.metrics
+        try:
+            worse = (self.gap > 0) == is_lower_better(self.value, metrics, "why")
+        except ParameterError:  # a metric of one's own that does not say which values are good
+            return f"Why is {self.name} different from {self.against}?"
+        return f"Why is {self.name} {'worse' if worse else 'better'} than {self.against}?"
+
+    @property
+    def remarks(self) -> list[str]:
+        """Why causes could not be asked."""
+        return [f"not tested: {name}: {reason}" for name, reason in self.refused.items()]
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return the headings and the rows of the table of causes, as text; the rest comes first."""
         rows = [
             [row["cause"], *(_cell(row, name) for name in ("share", "first", "last"))]
             for row in self.frame().to_dict("records")
         ]
-        headings = [f"part of {self.value}", "share", "replaced alone", "replaced last"]
-        remarks = [f"not tested: {name}: {reason}" for name, reason in self.refused.items()]
-        sentence = textwrap.fill(self.sentence, width or 100)
-        return f"{sentence}\n\n{table_text(headings, rows, remarks, width)}"
+        return [f"part of {self.value}", "share", "replaced alone", "replaced last"], rows
+
+    def joint_cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return the headings and the rows of the table of interactions, as text."""
+        rows = [
+            [f"{row['cause']} and {row['other']}", _cell(row, "effect")]
+            for row in self.joint().to_dict("records")
+        ]
+        return ["interaction", "effect of both beyond that of each alone"], rows
+
+    def computed_cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return the headings and the rows of the table of runs, with their digests, as text."""
+        rows = [
+            [name, f"{run.log.evaluations()[-1][self.value]:.4g}", run.meta["params_digest"][:16]]
+            for name, run in self.computed()
+        ]
+        return ["run", self.value, "digest of the parameters"], rows
 
     def __repr__(self) -> str:
         return f"<Answer: {self.sentence}>"
@@ -268,11 +329,25 @@ class Answer:
             If the rest is larger than every share: a waterfall would suggest an explanation.
         """
         from psbench.charts import stack
+
+        return stack([self.figure().chart], width)
+
+    def figure(self) -> Figure:
+        """Return the waterfall as a figure of a page.
+
+        Raises
+        ------
+        ValueError
+            If the rest is larger than every share.
+        """
+        from psbench.charts import Figure
         from psbench.charts.waterfall import waterfall_chart
 
         if not self.explains:
             raise ValueError(f"no waterfall: {self.sentence}")
-        return stack([waterfall_chart(self._steps(), f"Why is {self.name} different?", self.value)], width)
+        steps = self._steps()
+        note = "Each bar begins where the one above it ends. Grey: not explained. Lines: 95 % intervals."
+        return Figure(waterfall_chart(steps, self.question, self.value), steps, note, "why")
 
     def _steps(self) -> pd.DataFrame:
         import pandas as pd
@@ -287,12 +362,11 @@ class Answer:
             at -= share
         steps.append((self.against, at, at, 0.0, nan, "value"))
         table = pd.DataFrame(steps, columns=["step", "start", "stop", "share", "half", "kind"])
-        if self.name == self.against:
-            table.loc[0, "step"], table.loc[len(table) - 1, "step"] = (
-                f"{self.name} (this run)",
-                f"{self.name} (other)",
-            )
         return table.assign(low=table["stop"] - table["half"], high=table["stop"] + table["half"])
+
+
+def _slug(name: str) -> str:
+    return "".join(each if each.isalnum() or each in ".-" else "_" for each in name).replace("__", "_")
 
 
 def _amount(row: Mapping[str, Any], name: str, *, signed: bool = True) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,20 +16,26 @@ import torch
 from psbench.causes.answer import Answer, PairAnswer
 from psbench.causes.cause import CAUSES, Amount, Cause
 from psbench.causes.counterfactual import recompute
+from psbench.causes.counting import Watch
 from psbench.causes.schedule import CannotAsk, Schedule, Update, check_recomputable
-from psbench.causes.shares import Replaced, shares_of
+from psbench.causes.shares import Replaced, shares_of, wanted
 from psbench.core.log import EventLog
 from psbench.errors import ParameterError, UnknownName, in_short, naming
 from psbench.experiment import Experiment
+from psbench.results.groups import group
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.runs.sweeps.cells import Cell
 from psbench.runs.sweeps.display import Display
 from psbench.runs.sweeps.execution import Progress, run_cells
+from psbench.runs.sweeps.pool import in_processes
 from psbench.seeds import Streams
 from psbench.system.cores import cores
-from psbench.system.private_apis import without_main
+from psbench.system.parent import end_with_parent
+from psbench.system.signals import ignore_ending
 
+#: the place of a question, and a message about it
+_Answers: TypeAlias = Generator[tuple[int, tuple[str, Any]], None, None]
 Asked: TypeAlias = Run | Experiment | str | Path
 #: methods of which two causes must not both have a say
 _EXCLUSIVE = ("age", "optimizer", "data", "composition", "end")
@@ -47,7 +52,7 @@ def why(
     value: str = "val_loss",
     processes: int | None = None,
     folder: str | Path | None = None,
-    progress: bool = True,
+    progress: bool | Callable[[Progress], None] = True,
 ) -> Answer:
     """Explain the difference between the final values of two runs.
 
@@ -73,8 +78,9 @@ def why(
         How many seeds at a time; by default one a core.
     folder : path, optional
         Where the runs of further seeds are saved; those found there are not made again.
-    progress : bool
-        Whether progress is shown.
+    progress : bool or callable
+        Whether progress is shown; or a function that is called with it, which may raise an error in order to
+        stop.
 
     Returns
     -------
@@ -96,12 +102,12 @@ def why(
     >>> sorted(answer.causes)
     ['amount', 'rate', 'staleness']
     """
-    wanted = _causes(causes)
+    asked = _causes(causes)
     if type(seeds) is not int or seeds < 1:
         raise ParameterError(f"why: seeds: expected a number of at least 1, got {in_short(seeds)}")
     mine, other = _read(run), _read(against)
-    _check_experiments(_experiment(mine[0]), _experiment(other[0]), wanted if causes is not None else ())
-    show = Display("why") if progress else nullcontext()
+    _check_experiments(_experiment(mine[0]), _experiment(other[0]), asked if causes is not None else ())
+    show = Display("why") if progress is True else nullcontext(progress or None)
     with show as screen:
         if isinstance(run, (list, tuple)) or isinstance(against, (list, tuple)):
             pairs = _paired([_made(each) for each in mine], [_made(each) for each in other])
@@ -109,8 +115,15 @@ def why(
             pairs = _pairs(mine[0], other[0], seeds, processes, folder, screen)
         for pair in pairs:
             _check_value(pair, value)
-        answers = _explain(pairs, wanted, causes is not None, value, processes, screen)
-    return Answer(value, pairs[0][0].experiment.title, pairs[0][1].experiment.title, answers)
+        answers = _explain(pairs, asked, causes is not None, value, processes, screen)
+    return Answer(value, *_names(*pairs[0]), answers)
+
+
+def _names(mine: Run, other: Run) -> tuple[str, str]:
+    """Return what the runs are called: by their differences if they have the same title."""
+    titles = mine.experiment.title, other.experiment.title
+    labels = tuple(group([mine, other]).runs)
+    return labels if titles[0] == titles[1] and len(labels) == 2 else titles
 
 
 def _causes(given: Sequence[str | type[Cause]] | None) -> list[type[Cause]]:
@@ -252,40 +265,54 @@ def _explain(
     screen: Callable[[Progress], None] | None,
 ) -> list[PairAnswer]:
     questions = [_Question(*pair, causes, named, value) for pair in pairs]
-    began, found = time.monotonic(), dict[int, PairAnswer]()
-
-    def show() -> None:
-        if screen is not None:
-            done, all_ = len(found), len(questions)
-            screen(Progress(done, all_, 0, done / all_, (), time.monotonic() - began))
-
-    show()
+    found: dict[int, PairAnswer] = {}
+    watch = Watch([f"seed {each.mine.experiment.seed}" for each in questions], screen)
     at_once = min(processes or cores(), len(questions))
-    answers = _side_by_side(questions, at_once) if at_once > 1 else enumerate(map(_answer, questions))
-    for place, answer in answers:
-        found[place] = answer
-        show()
+    with closing(_side_by_side(questions, at_once) if at_once > 1 else _here(questions, watch)) as answers:
+        for place, (kind, content) in answers:
+            if kind == "progress":
+                watch.moved(place, *(content or (0, 0)))  # of one that has begun nothing is known yet
+                continue
+            if "error" in content:
+                raise content.get("raised") or CannotAsk(f"why: {content['error']}")
+            found[place] = content["answer"]
+            watch.ended(place)
     return [found[place] for place in range(len(questions))]
 
 
-def _side_by_side(questions: Sequence[_Question], processes: int) -> Iterator[tuple[int, PairAnswer]]:
+def _here(questions: Sequence[_Question], watch: Watch) -> _Answers:
+    for place, question in enumerate(questions):
+        tell = partial(watch.moved, place)
+        yield place, ("done", {"answer": _answer(question, tell)})
+
+
+def _side_by_side(questions: Sequence[_Question], processes: int) -> _Answers:
     # by cloudpickle, as causes may be classes of a notebook
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        with without_main():  # or a script without a guard would run again in each process
-            places = {
-                pool.submit(_packed_answer, cloudpickle.dumps(each)): place
-                for place, each in enumerate(questions)
-            }
-        for done in as_completed(places):
-            yield places[done], cloudpickle.loads(done.result())
+    return in_processes([cloudpickle.dumps(each) for each in questions], processes, _serve)
 
 
-def _packed_answer(question: bytes) -> bytes:
-    answered: bytes = cloudpickle.dumps(_answer(cloudpickle.loads(question)))
-    return answered
+def _serve(connection: Connection) -> None:
+    """Answer questions that are received through a connection, until it is closed."""
+    ignore_ending()
+    end_with_parent()
+
+    def send(kind: str, content: Any) -> None:
+        connection.send_bytes(cloudpickle.dumps((kind, content)))
+
+    while True:
+        try:
+            packed = connection.recv_bytes()
+            try:
+                answer = _answer(cloudpickle.loads(packed), lambda *counts: send("progress", counts))
+            except Exception as error:  # a cause of one's own may raise anything
+                send("done", {"error": str(error), "raised": error})
+            else:
+                send("done", {"answer": answer})
+        except (EOFError, OSError):  # the process that asked is gone
+            return
 
 
-def _answer(question: _Question) -> PairAnswer:
+def _answer(question: _Question, tell: Callable[[int, int], None]) -> PairAnswer:
     mine, other = question.mine, question.other
     with naming(f"seed {mine.experiment.seed}"):
         b = Schedule.of(other)
@@ -295,10 +322,13 @@ def _answer(question: _Question) -> PairAnswer:
         if Amount in question.causes and b.samples > a.samples:
             a = _longer(a, b.samples)
         asked, refused = _bound(question, a, b)
+        names, seed = [cause.name for cause in asked], mine.experiment.seed
         runs: dict[Replaced, Run] = {}
+        total = len(wanted(names, seed)) + 1  # the placebo
 
         def value(replaced: Replaced) -> float:
             if replaced not in runs:
+                tell(len(runs), total)
                 runs[replaced] = recompute(a, [cause for cause in asked if cause.name in replaced])
             return float(_last(runs[replaced], question.value))
 
@@ -311,11 +341,10 @@ def _answer(question: _Question) -> PairAnswer:
                 "recorded model; the run was computed on another machine, or by something that cannot be "
                 "recomputed"
             )
-        shares = shares_of(
-            [cause.name for cause in asked], value, _last(other, question.value), mine.experiment.seed
-        )
+        shares = shares_of(names, value, _last(other, question.value), seed)
+        tell(len(runs), total)
         placebo = float(_last(recompute(a, [_Reshuffled(a, a)]), question.value)) - own
-    return PairAnswer(mine.experiment.seed, own, shares, placebo, refused, runs)
+    return PairAnswer(seed, own, shares, placebo, refused, runs, other)
 
 
 def _bound(question: _Question, a: Schedule, b: Schedule) -> tuple[list[Cause], Mapping[str, str]]:

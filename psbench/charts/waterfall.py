@@ -32,7 +32,8 @@ def waterfall_chart(table: pd.DataFrame, title: str, unit: str) -> alt.LayerChar
     shown = table.assign(text=signed.where(~own, table["start"].map("{:.3g}".format)))
     sign = pd.Series(np.where(table["share"] >= 0, "more", "less"), index=table.index)
     shown = shown.assign(look=table["kind"].where(table["kind"] != "share", sign))
-    lowest, highest = shown[["start", "stop"]].min().min(), shown[["start", "stop"]].max().max()
+    ends = shown[["start", "stop", "low", "high"]]
+    lowest, highest = ends.min().min(), ends.max().max()
     room = 0.15 * (highest - lowest) or 0.1 * abs(highest) or 1.0
     scale = alt.Scale(domain=[lowest - room, highest + room], nice=False, zero=False)
     kinds = ["value", "more", "less", "rest"]

@@ -12,6 +12,7 @@ from psbench.errors import ParameterError
 from psbench.metrics import clock_of, end_of, evaluations
 from psbench.results.compared import FEW, Compared
 from psbench.results.equal import cut_equal
+from psbench.results.explained import Explained
 from psbench.results.groups import differences, group
 from psbench.results.run import Run
 
@@ -39,11 +40,18 @@ class Comparison(Compared):
         sheet = comparison_chart(self.groups, *names, x=x or self.axis, width=pixels_of(style, width))
         return styled(sheet, [text for text in self.warnings if not text.endswith(FEW)], style, width)
 
-    def report(self, path: str | Path) -> Path:
-        """Write a report that opens without internet; see `report.write_report`."""
+    def report(self, path: str | Path, why: Explained | None = None) -> Path:
+        """Write a report that opens without internet; see `report.write_report`.
+
+        Parameters
+        ----------
+        path : path
+        why : Explained, optional
+            An answer of `psbench.why`: the first section.
+        """
         from psbench.results.page import write_page
 
-        return write_page(Path(path), self)
+        return write_page(Path(path), self, why)
 
 
 def comparison_of(

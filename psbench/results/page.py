@@ -16,12 +16,13 @@ from psbench.metrics import repeatability
 from psbench.percents import spaced
 from psbench.results.compared import Compared
 from psbench.results.comparison_table import COLUMNS, FOLDED, as_text
+from psbench.results.explained import Explained
 from psbench.results.html import page, swatch
 from psbench.results.run import Run
 from psbench.system.files import check_writable, write_text
 
 
-def write_page(path: Path, comparison: Compared) -> Path:
+def write_page(path: Path, comparison: Compared, why: Explained | None = None) -> Path:
     """Write the report of a comparison, whole or not at all, and return its path.
 
     Raises
@@ -32,10 +33,10 @@ def write_page(path: Path, comparison: Compared) -> Path:
     if path.is_dir():
         raise SpecError(f"{path}: is a folder; name a file in it, such as {path / 'report.html'}")
     check_writable(path.absolute().parent)
-    return write_text(path, _page(comparison))
+    return write_text(path, _page(comparison, why))
 
 
-def _page(comparison: Compared) -> str:
+def _page(comparison: Compared, why: Explained | None) -> str:
     groups = comparison.groups
     labels = [label for label, runs in groups.items() for _ in runs]
     looks = charts.looks(groups)
@@ -46,6 +47,7 @@ def _page(comparison: Compared) -> str:
         title=_title(comparison),
         facts=_facts(comparison),
         findings=_findings(comparison),
+        why=None if why is None else _why(why),
         short=_without_folded(headings, rows),
         cells=(headings, rows),
         swatches=[swatch(look.colour, look.dash) for look in looks.values()],
@@ -59,6 +61,19 @@ def _page(comparison: Compared) -> str:
         digests=_digests(comparison),
         provenance=_provenance(comparison.runs),
     )
+
+
+def _why(answer: Explained) -> dict[str, Any]:
+    """Return the section that explains the difference of two runs."""
+    return {
+        "title": answer.question,
+        "sentence": answer.sentence,
+        "figures": [answer.figure()] if answer.explains else [],
+        "causes": answer.cells(),
+        "joint": answer.joint_cells(),
+        "remarks": answer.remarks,
+        "runs": answer.computed_cells(),
+    }
 
 
 def _with_its_unit(cell: str) -> str:

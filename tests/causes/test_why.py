@@ -1,5 +1,6 @@
 """Attribution: recorded schedules give the recorded bits, causes give the other run's, shares add up."""
 
+import html
 import json
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import sys
 import numpy as np
 import pytest
 import torch
+from planted_causes import KINDS, NONE, plant, unlisted
+from planted_causes import PLANTS as PLANTED
 from toybox import at_night
 
 import psbench as ps
@@ -26,7 +29,7 @@ from psbench.causes import (
 )
 from psbench.causes.shares import shares_of
 from psbench.core.log import Kind
-from psbench.errors import ParameterError, UnknownName
+from psbench.errors import Cancelled, ParameterError, UnknownName
 from psbench.training.build import Workload
 
 UNEQUAL = {"name": "custom", "workers": 4, "speed": [0.25, 0.5, 1, 2]}
@@ -270,6 +273,48 @@ def test_every_run_behind_an_answer_opens_like_any_run(tmp_path):
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
+def test_all_runs_are_saved_with_a_report_that_begins_with_the_answer(tmp_path):
+    answer = why(experiment(), experiment("bsp"), ["staleness"], seeds=1, progress=False)
+    folders = answer.save(tmp_path)
+    names = [name for name, _ in answer.computed()]
+    assert names == ["asp, seed 0", "asp, staleness of bsp, seed 0", "bsp, seed 0"]
+    for folder, (_, run) in zip(folders, answer.computed(), strict=True):
+        assert torch.equal(ps.Run.load(folder).parameters, run.parameters)
+    page = answer.report(tmp_path / "why.html").read_text()
+    assert page.index(answer.question) < page.index("<h2>Results")
+    assert answer.sentence in html.unescape(page)
+    assert all(name in page for name in names)
+    assert answer.question == f"Why is asp {'worse' if answer.gap > 0 else 'better'} than bsp?"
+
+
+def test_runs_of_one_title_are_called_by_their_differences():
+    pair = [experiment(optimizer=sgd(lr), stop={"updates": 8}) for lr in (0.02, 0.1)]
+    answer = why(*pair, ["rate"], seeds=1, progress=False)
+    assert "0.02" in answer.name
+    assert "0.1" in answer.against
+
+
+@pytest.mark.parametrize("processes", [1, *at_night(2)])
+def test_progress_counts_the_runs_of_all_seeds_and_may_stop_them(processes):
+    seen = []
+    pair = [[ps.run(experiment(name, seed=seed)) for seed in (0, 1)] for name in ("asp", "bsp")]
+    why(*pair, ["staleness"], processes=processes, progress=seen.append)
+    assert (seen[-1].done, seen[-1].total, seen[-1].fraction) == (6, 6, 1.0)  # of each seed two and a placebo
+    assert [each.fraction for each in seen] == sorted(each.fraction for each in seen)
+
+    def stop(progress):
+        if progress.done:
+            raise Cancelled("enough")
+
+    with pytest.raises(Cancelled, match="enough"):
+        why(*pair, ["staleness"], processes=processes, progress=stop)
+
+
+def test_an_error_of_a_cause_in_another_process_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        why(experiment(), experiment("bsp"), [Divides], seeds=2, processes=2, progress=False)
+
+
 @pytest.mark.nightly
 def test_one_seed_is_said_to_be_no_answer_and_more_are_run_in_processes():
     one = why(experiment(), experiment("bsp"), ["staleness"], seeds=1, progress=False)
@@ -291,6 +336,31 @@ def test_a_script_without_a_guard_may_ask_in_processes(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert done.stdout == "2\n"
+
+
+class Divides(Cause):
+    name = "divides"
+
+    def factor(self, update):
+        return 1 / 0
+
+
+# ---------------------------------------------------------------- planted causes
+
+
+@pytest.mark.parametrize("kind", [*KINDS, NONE])
+def test_a_planted_cause_comes_first(kind):
+    """Beside weak causes and another schedule; `python -m tests.planted_causes` tries twenty of each kind."""
+    found = unlisted(0) if kind == NONE else plant(kind, 0)
+    assert found.comes_first(found.answer(seeds=1))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", [*KINDS, NONE])
+def test_nineteen_of_twenty_planted_causes_come_first(kind):
+    found = [unlisted(number) if kind == NONE else plant(kind, number) for number in range(PLANTED)]
+    assert sum(each.comes_first(each.answer()) for each in found) >= 19
 
 
 # ---------------------------------------------------------------- causes of one's own

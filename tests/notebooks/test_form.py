@@ -41,6 +41,7 @@ NAMES = [
     "16_low_communication",
     "17_twin",
     "18_which_samples",
+    "20_why",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"
 PANEL = "application/vnd.jupyter.widget-view+json"

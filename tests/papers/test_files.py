@@ -1,5 +1,6 @@
 """The files of the papers: every row has its place, its claim, and its runs or why there are none."""
 
+import csv
 import html
 import json
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import stale_momentum
 import yaml
 from golden_files import is_rewritten
 from scipy import stats
@@ -42,6 +44,7 @@ from psbench_papers.text import (
 )
 from psbench_papers.verdict import ALPHA, VERDICTS, bounds
 
+ROOT = Path(__file__).parents[2]
 PAPERS = [load(name) for name in NAMES]
 names = pytest.mark.parametrize("paper", PAPERS, ids=NAMES)
 #: judging a paper's stored runs takes a second, and no test changes what it finds
@@ -298,6 +301,35 @@ def test_the_measurements_show_the_stored_results():
     totals = [sum(each.counts()[verdict] for each in found) for verdict in VERDICTS]
     assert f"| all | {' | '.join(map(str, totals))} | |" in shown
     assert counts_line(found) in " ".join(shown.split())
+
+
+def test_the_page_of_stale_momentum_shows_the_stored_results():
+    """Its map, and the table of the same by counterfactuals."""
+    page = (ROOT / "notebooks/site/explanations/stale_momentum.md").read_text(encoding="utf-8")
+    outcomes = {each.published.row: each.ours for each in stored_reproduction("stale_momentum").outcomes}
+    kinds = ", momentum .9: stale minus fresh", ", no momentum: stale minus fresh", ": what momentum adds"
+    points = [row.removesuffix(kinds[2]) for row in outcomes if row.endswith(kinds[2])]
+    assert len(points) == 16
+    for point in points:
+        found = [outcomes[point + kind] for kind in kinds]
+        numbers = [f"{each.mean:.3g} ± {(each.high - each.low) / 2:.2g}" for each in found]
+        problem, rate = point.split(", rate ")
+        assert f"| {problem} | {rate} | {' | '.join(numbers)} |" in page
+    lines = [*stale_momentum.table()]
+    assert len(lines) == 6
+    for line in lines:
+        assert line in page
+
+
+@pytest.mark.nightly
+def test_stored_counterfactuals_of_stale_momentum_are_made_again():
+    """At a rate where training is stable, so that other processors come close."""
+    with stale_momentum.FILE.open(encoding="utf-8") as file:
+        expected = [row for row in csv.DictReader(file) if (row["rate"], row["seed"]) == ("0.25", "3")]
+    made = [*stale_momentum.rows("0p25", stale_momentum.answer("0p25", seeds=1, seed=3))]
+    assert [row["replaced"] for row in made] == [row["replaced"] for row in expected]
+    losses = [[float(row["val_loss"]) for row in rows] for rows in (made, expected)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)
 
 
 def test_the_notebook_shows_the_counts_of_the_claims_page():

@@ -114,7 +114,7 @@ class Direct:
     def show(self, lab: Lab) -> None:
         """Show a panel."""
         self.lab = lab
-        for widget in (*lab._figures.charts.values(), lab):
+        for widget in (*lab._figures.charts.values(), lab._runner.explanation.chart, lab):
             self._add(widget)
         self._mount()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -106,6 +107,50 @@ def test_two_strategies_are_compared(panel: Panel) -> None:
     panel.say("tick", number=1, on=False)
     panel.wait(60)
     assert [row[0] for row in panel.table["rows"]] == ["asp"]
+
+
+def test_why_a_run_is_worse_is_answered_with_runs_that_open(panel: Panel) -> None:
+    for name in ("asp", "bsp"):
+        panel.click(BRIEF.but(strategy=name, stop={"epochs": 1}))
+    assert panel.wait(120)
+    panel.say("why", number=1, against=2, seeds=1)
+    assert panel.why["state"] == "running"
+    panel.say("why", number=2, against=1, seeds=1)
+    assert "being answered" in panel.last("answer")["text"]
+    assert panel.wait(120)
+    assert panel.why["state"] == "answered"
+    assert re.fullmatch(r"Why is asp (worse|better) than bsp\?", panel.why["question"])
+    assert panel.why["sentence"].startswith("asp ends with a val_loss of ")
+    headings, rows = panel.why["causes"]
+    assert headings[1:] == ["share", "replaced alone", "replaced last"]
+    assert rows[0][0] == "not explained by these causes"
+    assert {"staleness", "amount"} <= {row[0] for row in rows}
+    answer = panel._runner.explanation.answer
+    assert bool(panel.why_charts) == answer.explains
+    names = [row[0] for row in panel.why["runs"][1]]
+    panel.say("why-open", place=names.index("asp, staleness of bsp, seed 0"))
+    assert panel.runs[-1]["label"] == "asp, staleness of bsp, seed 0"
+    assert not panel.runs[-1]["ticked"]
+    assert panel.last("films")["films"][0]["about"]["key"] == f"run {panel.runs[-1]['number']}"
+    assert panel.why["question"].replace("?", "") in panel.report().read_text()
+
+
+def test_a_question_can_be_cancelled_and_what_cannot_be_asked_is_refused(panel: Panel) -> None:
+    for name in ("asp", "d_psgd"):
+        panel.click(BRIEF.but(strategy=name, stop={"epochs": 1}))
+    assert panel.wait(120)
+    panel.say("why", number=1, against=2)
+    assert panel.wait(120)
+    assert panel.why["state"] == "refused"
+    assert "without a server" in panel.why["words"]
+    panel.say("why", number=1, against=1)
+    assert "two different runs" in panel.last("answer")["text"]
+    panel.click(BRIEF.but(strategy="bsp", stop={"epochs": 1}))
+    assert panel.wait(120)
+    panel.say("why", number=1, against=3, seeds=50)
+    panel.say("why-cancel")
+    assert panel.wait(60)
+    assert panel.why["state"] == "cancelled"
 
 
 def test_rename_remove_save_and_load(panel: Panel) -> None:

@@ -57,7 +57,7 @@ class Lab(PanelPage):
     Notes
     -----
     A run takes place in a background thread, so other cells may run meanwhile. Everything the buttons do
-    can be called: `run`, `stop`, `switch`, `compare`, `save`, `load`, `report`.
+    can be called: `run`, `stop`, `switch`, `compare`, `explain`, `save`, `load`, `report`.
 
     Examples
     --------
@@ -243,6 +243,16 @@ class Lab(PanelPage):
         """Return the comparison of the ticked runs; None without any."""
         return self._runner.comparison.compare()
 
+    def explain(self, number: int, against: int, seeds: int = 5) -> None:
+        """Begin to explain why a run of the table is worse than another; see `psbench.why`.
+
+        Raises
+        ------
+        ParameterError
+            If they are no two runs that are over, or another question is being answered.
+        """
+        self._runner.explanation.ask(number, against, seeds)
+
     def save(self, folder: str | Path | None = None) -> list[Path]:
         """Write the ticked runs, each to its own folder."""
         return self._runner.table.save(folder or self.folder)
@@ -254,6 +264,8 @@ class Lab(PanelPage):
     def report(self, path: str | Path | None = None) -> Path:
         """Write a report of the ticked runs, one file that opens without internet.
 
+        It begins with the panel's last answer to why a run is worse, if there is one.
+
         Raises
         ------
         ParameterError
@@ -262,7 +274,8 @@ class Lab(PanelPage):
         comparison = self.compare()
         if comparison is None:
             raise ParameterError("report: tick at least one finished run")
-        return comparison.report(Path(self.folder) / "report.html" if path is None else path)
+        answer = self._runner.explanation.answer
+        return comparison.report(Path(self.folder) / "report.html" if path is None else path, answer)
 
     def export(self, path: str | Path | None = None) -> Path:
         """Write the ticked runs as one page with their timelines, to rewind without internet or a kernel.
@@ -332,6 +345,9 @@ class _Requests:
             "beside": self._on_beside,
             "settings": lambda m: self._show_settings(table[m["number"]].experiment),
             "python": self._on_python,
+            "why": lambda m: lab.explain(m["number"], m["against"], m.get("seeds", 5)),
+            "why-cancel": lambda m: runner.explanation.cancel(),
+            "why-open": self._on_why_open,
             "save": lambda m: lab.answer("saved " + ", ".join(map(str, lab.save(m.get("folder"))))),
             "load": lambda m: lab.load(m.get("folder")),
             "report": lambda m: lab.answer(f"wrote {lab.report()}"),
@@ -410,6 +426,9 @@ class _Requests:
         if self._runner.bridge.current is None:
             self._runner.view.show(self._runner.table[message["number"]])
             self._runner.sweep_bounds()
+
+    def _on_why_open(self, message: dict[str, Any]) -> None:
+        self._on_show({"number": self._runner.open_computed(message["place"])})
 
     def _on_beside(self, message: dict[str, Any]) -> None:
         view, table = self._runner.view, self._runner.table

@@ -19,6 +19,9 @@ class PanelPage(FrontendWidget):
     overlay: Any = traitlets.List().tag(sync=True)
     runs: Any = traitlets.List().tag(sync=True)
     table = traitlets.Dict().tag(sync=True)
+    #: the answer to "Why is this run worse?", and its chart
+    why = traitlets.Dict().tag(sync=True)
+    why_charts: Any = traitlets.List().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
     presets: Any = traitlets.List().tag(sync=True)
     pace = traitlets.Unicode("watchable").tag(sync=True)
@@ -49,3 +52,7 @@ class PanelPage(FrontendWidget):
     def show_comparison(self, table: dict[str, Any], overlay: list[dict[str, Any]]) -> None:
         """Show the table and the charts of a comparison; both empty if no run is ticked."""
         self.table, self.overlay = table, overlay
+
+    def show_explanation(self, why: dict[str, Any], charts: list[dict[str, Any]]) -> None:
+        """Show the state of the question why a run is worse, with the charts of its answer."""
+        self.why, self.why_charts = why, charts

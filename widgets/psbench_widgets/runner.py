@@ -11,6 +11,7 @@ from psbench.errors import ParameterError
 from psbench.runs.fork import Fork, fork
 from psbench_widgets.bridge import Bridge, Job, JobStatus
 from psbench_widgets.comparison_view import ComparisonView
+from psbench_widgets.explanation import Explanation
 from psbench_widgets.fault_controls import press_live
 from psbench_widgets.figures import Figures
 from psbench_widgets.latest_task import LatestTask
@@ -32,6 +33,7 @@ class Runner:
         self.table = RunTable()
         self.view = RunView(figures, lambda message: page.send(message))
         self.comparison = ComparisonView(self.table, page.show_comparison, page.show_error, renderer)
+        self.explanation = Explanation(self.table, page.show_explanation, page.show_error, renderer)
         self.lease = ViewLease()
         self.picture = SavedOutput(lambda output: page.set_trait("saved_output", output))
         self.bridge = Bridge(self)
@@ -44,6 +46,7 @@ class Runner:
         """Wait until all runs are finished and displayed; return whether they are finished."""
         done = self.bridge.wait(timeout_s)
         self.comparison.wait(timeout_s)
+        self.explanation.wait(timeout_s)
         self._sweep.wait(timeout_s)
         return done
 
@@ -51,12 +54,21 @@ class Runner:
         """End them; no thread is left."""
         self.bridge.close()
         self.comparison.close()
+        self.explanation.close()
         self._sweep.close()
 
     def load(self, folder: str | Path) -> None:
         """Read the runs that were saved in a folder."""
         self.table.load(folder, lambda: next(self._numbers))
         self.publish_runs()
+
+    def open_computed(self, place: int) -> int:
+        """Add a run that an explanation rests on to the table, and return its number there."""
+        name, run = self.explanation.computed(place)
+        entry = self.table.add(run, next(self._numbers), name)
+        entry.ticked = False  # it is no run of a strategy, which others are compared with
+        self.publish_runs()
+        return entry.number
 
     def fork(self, number: int, other: Fork) -> Job:
         """Queue another future of a finished run."""

@@ -12,7 +12,7 @@ import pandas as pd
 
 from psbench import charts
 from psbench.charts import Figure
-from psbench.charts.colours import BLUE, ORANGE
+from psbench.charts.colours import BLUE, GREY, ORANGE
 from psbench.charts.pieces import look_scale
 from psbench.metrics import interval
 from psbench_papers.outcome import Reproduction
@@ -179,6 +179,44 @@ def _sweep(found: Reproduction, drawing: Drawing) -> Figure | None:
     return _figure(drawing, cast(alt.LayerChart, alt.layer(*layers)), table)
 
 
+def _gaps(found: Reproduction, drawing: Drawing) -> Figure | None:
+    """Draw by how much experiments differ from the baselines of their rows, a line for each label."""
+    assert isinstance(drawing.experiments, Mapping)  # only a mapping says where a point is
+    labels = _labels(found, drawing)
+    baselines = {
+        row.experiment: row.baseline
+        for row in found.paper.rows
+        if (row.measure, row.form, row.minus) == (drawing.measure, drawing.form, "")
+    }
+    points = []
+    for name, x in drawing.experiments.items():
+        ours = found.estimate(drawing.form, drawing.measure, [name, baselines[name]])
+        if ours is not None:
+            point = {"x": x, "value": ours.mean, "low": ours.low, "high": ours.high}
+            points.append(point | {"series": labels[name]})
+    if not points:
+        return None
+    table = pd.DataFrame(points)
+    colours, dashes = _looks({name: labels[name] for name in drawing.experiments})
+    scale = alt.Scale(type="log", nice=False, padding=12)
+    values = sorted(set(drawing.experiments.values()))
+    axis = alt.Axis(values=values, labelOverlap="greedy", format="~g")
+    # linear near 0 and logarithmic beyond, as a run that is about to diverge costs a hundred times as much
+    heights = alt.Scale(type="symlog", constant=0.1)
+    ticks = alt.Axis(values=[-0.1, 0, 0.1, 0.3, 1, 3, 10, 30], format="~r")
+    base = alt.Chart(table).encode(
+        x=alt.X("x:Q", title=drawing.x, scale=scale, axis=axis),
+        color=alt.Color("series:N", scale=colours, legend=alt.Legend(title=None)),
+    )
+    line = base.mark_line(point=True).encode(
+        y=alt.Y("value:Q", title=drawing.y, scale=heights, axis=ticks),
+        strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=None),
+    )
+    rules = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", scale=heights), y2=alt.Y2("high:Q"))
+    zero = alt.Chart(pd.DataFrame({"value": [0.0]})).mark_rule(color=GREY).encode(y="value:Q")
+    return _figure(drawing, cast(alt.LayerChart, zero + rules + line), table)
+
+
 def _closed_form(found: Reproduction, drawing: Drawing, table: pd.DataFrame) -> pd.DataFrame | None:
     if not drawing.formula:
         return None
@@ -214,4 +252,4 @@ def _looks(labels: Mapping[str, str]) -> tuple[alt.Scale, alt.Scale]:
     return look_scale(known), look_scale(known, "dash")
 
 
-_DRAWN = {"curves": _curves, "bars": _bars, "points": _points, "sweep": _sweep}
+_DRAWN = {"curves": _curves, "bars": _bars, "points": _points, "sweep": _sweep, "gaps": _gaps}

@@ -227,12 +227,13 @@ class Drawing(_Data):
 
     Parameters
     ----------
-    kind : "bars", "points", "curves" or "sweep"
+    kind : "bars", "points", "curves", "sweep" or "gaps"
         bars: a measure of each experiment; points: the same, ours alone, for small differences; curves:
         evaluated values along the runs; sweep: `form` of a measure against a number, with a closed form as a
-        line.
+        line; gaps: the difference of each experiment from the baseline of its row against a number, a line
+        for each label.
     x, y : str
-        curves: columns of the evaluations. sweep: `x` titles the axis.
+        curves: columns of the evaluations. sweep, gaps: titles of the axes.
     experiments : tuple of str, or mapping to the number on the x axis
     labels : mapping
         What experiments are called; by default by their strategies, or by their names if two have the same.
@@ -241,7 +242,7 @@ class Drawing(_Data):
     id: str
     title: str
     place: str
-    kind: Literal["bars", "points", "curves", "sweep"]
+    kind: Literal["bars", "points", "curves", "sweep", "gaps"]
     experiments: tuple[str, ...] | dict[str, float]
     labels: dict[str, str] = Field(default_factory=dict)
     x: str = "time_s"

@@ -69,7 +69,7 @@ def why_command(
     processes: Processes = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Save the runs of further seeds and the waterfall here."),
+        typer.Option(metavar="DIR", help="Save all runs that the answer rests on, and a report."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -88,7 +88,6 @@ def why_command(
     names = None if causes is None else [name.strip() for name in causes.split(",")]
     answer = why(folder, against, names, seeds=seeds, value=value, processes=processes, folder=out)
     show(answer, as_json)
-    if out is not None and answer.explains:
-        picture = out / "why.html"
-        answer.chart().save(picture)
-        say(f"saved in {out}; open {picture}")
+    if out is not None:
+        answer.save(out / "recomputed")
+        say(f"saved in {out}; open {answer.report(out / 'why.html')}")

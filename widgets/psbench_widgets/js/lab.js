@@ -5,6 +5,7 @@ import { Form } from "./form.js";
 import { WhatIf, goalLine, Prediction } from "./questions.js";
 import { labels, speeds } from "./pictures.js";
 import { ComparisonTable } from "./comparison.js";
+import { Explanation } from "./explanation.js";
 import { Result } from "./result.js";
 import { RunsTable } from "./runs.js";
 import { mountChart } from "./chart.js";
@@ -53,6 +54,8 @@ class Lab {
       ["change:pace", () => (this.pace.value = this.model.get("pace"))],
       ["change:watch", () => this.place("watch")],
       ["change:overlay", () => this.place("overlay")],
+      ["change:why", () => this.onWhy()],
+      ["change:why_charts", () => this.place("why_charts")],
       ["change:saved_output", () => updateSavedOutput(model)],
       ["comm_live_update", () => this.onKernel()],
     ];
@@ -63,8 +66,10 @@ class Lab {
     this.onTable();
     this.onGoal();
     updateSavedOutput(model);
+    this.onWhy();
     this.place("watch");
     this.place("overlay");
+    this.place("why_charts");
     this.visibility = new Visibility(
       this.element,
       () => this.tab === "watch",
@@ -322,8 +327,10 @@ class Lab {
   comparePage() {
     this.runs = new RunsTable((message) => this.onRunAction(message));
     this.table = new ComparisonTable();
+    this.explanation = new Explanation((message) => this.onExplain(message));
     this.overlay = h("div", { class: "psb-grid" });
     this.grids.compare = this.overlay;
+    this.grids.why = this.explanation.charts;
     this.target = h("input", {
       class: "psb-input psb-target",
       type: "number",
@@ -358,6 +365,7 @@ class Lab {
       this.runs.element,
       files,
       this.table.element,
+      this.explanation.element,
       axis,
       this.overlay,
     );
@@ -621,11 +629,22 @@ class Lab {
   onRuns() {
     const runs = this.model.get("runs");
     this.runs.show(runs);
+    this.explanation.offer(runs);
     this.showResult();
     const tab = this.element.querySelector(".psb-tab-compare");
     tab.textContent = runs.length ? `Runs (${runs.length})` : "Runs";
     this.sayLast();
     if (runs.some((run) => run.can_compare)) this.hint.hidden = true;
+  }
+
+  onWhy() {
+    this.explanation.show(this.model.get("why") ?? {});
+  }
+
+  onExplain(message) {
+    this.sayNothingWrong();
+    this.send(message);
+    if (message.kind === "why-open") this.selectTab("watch");
   }
 
   onTable() {
