@@ -40,6 +40,7 @@ NAMES = [
     "15_reproduce",
     "16_low_communication",
     "17_twin",
+    "18_which_samples",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"
 PANEL = "application/vnd.jupyter.widget-view+json"

@@ -20,6 +20,7 @@ from psbench_papers.schema import Paper
 NAMES = (
     *("strategy_switch", "hermes", "adacomm", "thesis", "sharding"),
     *("dbs_sgd", "sync_switch", "halos", "asyncdiloco"),
+    *("data_aware", "batch_selection"),
 )
 
 #: of a paper: what was run, what is claimed, the printed numbers
