@@ -1,6 +1,6 @@
 """Processes forked from one that has imported what they all import: notebooks' kernels, and those of tests.
 
-Importing torch, altair, Dask and psbench takes 6 s of CPU, for each of seventeen kernels and of the four
+Importing torch, altair, Dask and psbench takes 6 s of CPU, for each of eighteen kernels and of the four
 processes that run tests, and those take as long again for all tests. `use` starts the one that does it.
 Jupyter and pytest-xdist start a process of their own in the place of Python, which asks for a fork, hands its
 standard streams and signals on to it, and ends with it.

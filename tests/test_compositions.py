@@ -221,7 +221,7 @@ class TestTheLearningRateOfAComposition:
     BY_SHARE = (
         "dc_asgd",
         *("asp", "ssp", "dssp", "elastic_bsp", "con_sgd", "bounded_step", "early_epoch_stop", "dbs_sgd"),
-        *("psp", "ringmaster"),
+        *("psp", "ringmaster", "hogwild"),
     )
 
     @pytest.mark.parametrize(

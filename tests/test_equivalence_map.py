@@ -96,6 +96,7 @@ LIKE_BSP_IF_EQUAL: dict[str, tuple[Any, Any]] = {
     "flex_rr": (lambda n: strategies.flex_rr(pieces=2), close),
     "osp": (lambda n: strategies.osp(), close),
     "drop_stragglers": (lambda n: strategies.drop_stragglers(), equal),
+    "epsp": (lambda n: strategies.epsp(), equal),
 }
 
 
@@ -141,6 +142,7 @@ LIKE_ASP: dict[str, Any] = {
     "ssp(inf)": lambda n: strategies.ssp(staleness_bound=FAR),
     "dssp(inf)": lambda n: strategies.dssp(lower=FAR, upper=FAR),
     "con_sgd(inf)": lambda n: strategies.con_sgd(staleness_bound=FAR),
+    "hogwild(0)": lambda n: strategies.hogwild(write_s=0),
     "dbs_sgd(A = inf)": lambda n: strategies.dbs_sgd(tolerance=FAR),
 }
 

@@ -48,7 +48,7 @@ TUTORIALS = {
     "08_local_updates": "local_sgd adacomm selsync",
     "09_edge": "hermes",
     "10_batch_sizes": "dbs_sgd lb_bsp flex_rr",
-    "11_compression": "double_squeeze",
+    "11_compression": "double_squeeze partial_reduce hogwild",
     "12_mapreduce_vs_ps": "map_reduce",
     "13_late_gradients": "backup_workers dssp elastic_bsp n_softsync con_sgd dyn_sgd bounded_step osp early_epoch_stop drop_stragglers",
     "16_low_communication": "diloco streaming_diloco eager_diloco decoupled_diloco async_local_sgd halos fsdp",

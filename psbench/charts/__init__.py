@@ -41,6 +41,7 @@ from psbench.charts.gossip import gradient_spread_chart as gradient_spread_chart
 from psbench.charts.gossip import graph_chart as graph_chart
 from psbench.charts.gossip import lag_chart as lag_chart
 from psbench.charts.learning import curves as curves
+from psbench.charts.lost_updates import lost_updates_chart as lost_updates_chart
 from psbench.charts.names import TITLES as TITLES
 from psbench.charts.sequence import sequence_chart as sequence_chart
 from psbench.charts.sequence import sequence_table as sequence_table

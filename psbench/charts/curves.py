@@ -95,7 +95,8 @@ def curve(
     if not isinstance(table, str) and f"{y}_low" in table and table[f"{y}_low"].notna().any():
         known = valid.transform_filter(f"isValid(datum['{y}_low'])").mark_area(fillOpacity=0.14, clip=True)
         layers.append(known.encode(y=alt.Y(f"{y}_low:Q"), y2=alt.Y2(f"{y}_high"), fill=fill))
-    scale = alt.Scale(zero=y == "class_distance", padding=4)
+    is_share = y == "class_distance"  # from 0, and no padding below it
+    scale = alt.Scale(zero=is_share, padding=0 if is_share else 4)
     tooltip = tooltips("label:N", f"{x}:Q .5~r", f"{y}:Q .5~r")
     line = valid.mark_line(clip=True).encode(
         y=alt.Y(f"{y}:Q", title=y_title, scale=scale, axis=value_axis(y_format)),

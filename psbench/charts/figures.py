@@ -14,6 +14,7 @@ from psbench.charts.display import Sheet, stack
 from psbench.charts.figure import Figure
 from psbench.charts.growing import GrowingTables, tables_of
 from psbench.charts.learning import curves, distance_curve
+from psbench.charts.lost_updates import lost_updates_chart
 from psbench.charts.names import TITLES
 from psbench.charts.pareto import pareto_chart, pareto_table
 from psbench.charts.sequence import sequence_chart, sequence_table
@@ -111,7 +112,7 @@ def worker_figures(
     if (sizes.groupby("worker")["batch_size"].nunique() > 1).any():
         figures.append(Figure(workers.batch_size_chart(sizes), sizes, name="batch_size"))
     figures += trained_figures([run], [label], among=among)
-    return figures + _rule(grown) + server_figures(run) + gossip_figures(run)
+    return figures + _rule(grown) + server_figures(run) + gossip_figures(run) + lost_figures(run)
 
 
 def _timelines(run: RunRecord) -> list[Figure]:
@@ -263,6 +264,13 @@ def gossip_figures(run: RunRecord) -> list[Figure]:
         Figure(gossip.gradient_spread_chart(spread), spread, note, "gradient_spread"),
         Figure(gossip.lag_chart(along), along, "Mean and maximum over all pairs of workers.", "gradient_lag"),
     ]
+
+
+def lost_figures(run: RunRecord) -> list[Figure]:
+    """Return how many updates in shared memory were lost along a run."""
+    table = metrics.lost_updates(run.log)
+    note = "Area: all updates. Line: those lost, counted by the share of their entries."
+    return [Figure(lost_updates_chart(table), table, note, "lost_updates")] if len(table) else []
 
 
 def label_figures(run: RunRecord) -> list[Figure]:

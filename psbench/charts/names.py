@@ -34,6 +34,7 @@ TITLES: dict[str, str] = {
     "server_load": "How busy each server was",
     "gradient_spread": "Which gradients each worker's model lacks",
     "gradient_lag": "Gradients that other workers' models lack",
+    "lost_updates": "Updates that others have written over",
     "labels": "Who trains on which labels",
     "tree": "From which model each gradient was taken",
     "sequence": "Who sends what to whom",

@@ -30,6 +30,8 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "staleness", _joined(mean=(staleness["mean"], ".3g"), largest=(staleness["max"], "d"))
     yield "waiting", _listed(s["idle_fraction"], ".0%")
     yield from _used(s.get("usage", ()))
+    lost = s.get("lost_updates")
+    yield "overwritten", "" if lost is None else f"{lost['lost']:.4g} of {lost['written']} updates lost"
     own = s.get("independence")
     yield "independence", "" if own is None else f"{own:.3g} iterations per request for the model"
     data = f", {s['bytes']['data'] / 1e6:.4g} MB of data" if "data" in s["bytes"] else ""

@@ -6,6 +6,7 @@ from psbench.core.collective import Collective, Jobs
 from psbench.core.compatibility import Composition
 from psbench.core.own_steps import OwnSteps
 from psbench.core.peer_to_peer import PeerToPeer
+from psbench.core.shared_memory import SharedMemory
 
 
 def keeps_on_workers(strategy: Composition) -> bool:
@@ -25,6 +26,8 @@ def unreplicable(strategy: Composition) -> str:
     c, m, p = strategy.consistency, strategy.communication, strategy.placement
     if isinstance(p, (Jobs, PeerToPeer)):
         return "it has no servers"
+    if isinstance(p, SharedMemory):
+        return "workers change its model between versions, too"
     if m.overlaps:
         return f"under {m.name} workers compute while they wait"
     if m.pushes == "together":

@@ -20,6 +20,7 @@ from psbench.metrics.independence import independence as independence
 from psbench.metrics.independence import mean_independence as mean_independence
 from psbench.metrics.interval import interval as interval
 from psbench.metrics.interval import standard_deviation as standard_deviation
+from psbench.metrics.lost_updates import lost_updates as lost_updates
 from psbench.metrics.pushes import batch_sizes as batch_sizes
 from psbench.metrics.pushes import pushes as pushes
 from psbench.metrics.pushes import share_of_applied as share_of_applied

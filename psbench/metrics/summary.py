@@ -14,6 +14,7 @@ from psbench.metrics.clocks import clock_lead
 from psbench.metrics.contributions import starved_workers, totals
 from psbench.metrics.curves import evaluations, time_to_target, training_loss
 from psbench.metrics.independence import mean_independence
+from psbench.metrics.lost_updates import lost_updates
 from psbench.metrics.pushes import share_of_applied, staleness
 from psbench.metrics.rows import Rows, end_of, finite, kept_steps, pick, trained
 from psbench.metrics.servers import reassignments
@@ -64,6 +65,9 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
         sentences for the reader. `contributions` has how many gradients were `used`, and how many were
         `unused`, by reason (`metrics.contributions`), and the `class_distance` of what was trained on from
         the data (`metrics.group_distance`; None where classes are not known).
+        `lost_updates` is there only where workers write into shared memory: how many updates were `written`,
+        how many were `lost`, counted by the share of their entries, and, simulated, how many were `hit`. Live
+        this is from `meta["lost_updates"]`, as the processes have counted it.
         `independence` (mean WI) is there only where a worker does more than a step between two requests.
         `servers` is there only with more than one server: for each composition with several its name, what
         each server holds at the start, and the imbalance of it (`Placement.balance`); `reassignments` only
@@ -119,6 +123,13 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
     if len(data) and meta.get("backend") == "simulated" and "sample_bytes" in meta:
         summary["bytes"]["data"] = int(data.sum()) * meta["sample_bytes"]
         summary["messages"]["data"] = len(data)
+    writes = lost_updates(log)
+    if len(writes):
+        lost = writes["lost"]
+        counts = {"written": len(lost), "hit": int((lost > 0).sum()), "lost": float(lost.sum())}
+        summary["lost_updates"] = counts
+    elif meta.get("lost_updates"):
+        summary["lost_updates"] = dict(meta["lost_updates"])
     voted = local_steps_ratio(log)
     summary |= {} if voted is None else {"local_steps": voted}
     own = mean_independence(log)

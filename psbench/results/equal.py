@@ -119,6 +119,6 @@ def _cut(run: Run, table: pd.DataFrame, last: int) -> Run:
         return run
     rows = run.log.rows()
     end = int(positions(rows, Kind.EVALUATED)[last]) + 1
-    gone = ("time_s", "wall_s", "params_digest", "usage", "server_usage")
+    gone = ("time_s", "wall_s", "params_digest", "usage", "server_usage", "lost_updates")
     meta = {name: value for name, value in run.meta.items() if name not in gone} | {"unanswered": True}
     return replace(run, log=run.log.excerpt(rows[:end]), meta=meta, parameters=None, buffers=None)

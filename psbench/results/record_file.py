@@ -59,6 +59,13 @@ class _Usage(_Declared):
     samples: _Samples = []
 
 
+class _LostUpdates(_Declared):
+    """Lost updates that processes with shared memory have counted."""
+
+    written: Count
+    lost: float
+
+
 class _ServerUsage(_Declared):
     """Resource usage of a server's process."""
 
@@ -142,6 +149,7 @@ class Facts(_Declared):
     lost_workers: list[Count] = []
     usage: list[_Usage] = []
     server_usage: list[_ServerUsage] = []
+    lost_updates: _LostUpdates | None = None
     unanswered: bool = False
     incidents: list[str] = []
     coordinator: dict[str, Any] = {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 from psbench.strategies import catalogue
 from psbench.strategies.catalogue.batch_sizes import dbs_sgd as dbs_sgd
 from psbench.strategies.catalogue.batch_sizes import drop_stragglers as drop_stragglers
+from psbench.strategies.catalogue.batch_sizes import epsp as epsp
 from psbench.strategies.catalogue.batch_sizes import flex_rr as flex_rr
 from psbench.strategies.catalogue.batch_sizes import lb_bsp as lb_bsp
 from psbench.strategies.catalogue.composition import Published as Published
@@ -61,6 +62,7 @@ from psbench.strategies.catalogue.time_optimal import malenia as malenia
 from psbench.strategies.catalogue.time_optimal import ringmaster as ringmaster
 from psbench.strategies.catalogue.transport import all_reduce as all_reduce
 from psbench.strategies.catalogue.transport import fsdp as fsdp
+from psbench.strategies.catalogue.transport import hogwild as hogwild
 from psbench.strategies.catalogue.transport import map_reduce as map_reduce
 from psbench.strategies.catalogue.transport import one_bit_adam as one_bit_adam
 from psbench.strategies.catalogue.transport import power_sgd as power_sgd

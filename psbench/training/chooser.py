@@ -220,8 +220,8 @@ def check_neighbourhoods(selection: Selection, groups: SampleGroups, shards: Seq
     if lacking:
         worker, missing = next(iter(lacking.items()))
         warnings.warn(
-            f"selection {selection.name!r}: {len(lacking)} of {len(shards)} workers have no sample of some "
-            f"neighbourhood, such as worker {worker} of {missing[0]!r}; shares are renormalised there",
+            f"selection {selection.name!r}: some neighbourhood has no sample on {len(lacking)} of "
+            f"{len(shards)} workers ({missing[0]!r} on worker {worker}); shares are renormalised there",
             DoubtfulComposition,
             stacklevel=2,
         )

@@ -21,7 +21,7 @@ from tests.benchmarks.measure import Row, Rows, Skipped
 NAMES = (
     *("simulated_overhead", "simulated_events", "processes", "import_time", "memory", "codecs", "outer_step"),
     *("wire", "live_start", "live_asynchronous", "live_all_reduce", "live_map_reduce", "panel"),
-    *("overlap", "reassignment", "selections", "why"),
+    *("overlap", "reassignment", "selections", "partial_reduce", "hogwild", "why"),
 )
 
 #: rows that run only by name

@@ -1,4 +1,4 @@
-"""Time axes say seconds, minutes or hours by what they cover, in a picture and as a run goes on."""
+"""Time axes say seconds, minutes or hours by what they cover; shares begin at 0."""
 
 from __future__ import annotations
 
@@ -48,3 +48,12 @@ def test_a_paper_has_the_unit_of_the_marks_in_the_title(span_s: float, unit: str
     axes = [layer["encoding"]["x"] for layer in spec["layer"] if "x" in layer.get("encoding", {})]
     found = {(each["title"], each["axis"]["labelExpr"]) for each in map(unit_in_title, axes)}
     assert found == {(f"time ({unit})", f"format(datum.value / {unit_s}, '.9~f')")}
+
+
+def test_a_share_of_samples_begins_at_0() -> None:
+    """There is none below it."""
+    data = pd.DataFrame({"label": ["a"] * 2, "epoch": [0.0, 1.0], "class_distance": [0.09, 0.06]})
+    spec = charts.spec(charts.curve(data, "class_distance", "epoch", labels=["a"]))
+    drawn = vl_convert.vegalite_to_svg(spec | {"width": 400}, vl_version="6.4")
+    (ends,) = re.findall(r"Y-axis[^\"]* values from ([^\"]*)\"", drawn)
+    assert ends == "0% to 9%"

@@ -44,8 +44,9 @@ _OFTEN = (
     *("bsp", "asp", "ssp", "k_bsp", "k_asp", "k_batch_bsp", "k_batch_asp", "dssp", "elastic_bsp"),
     *("all_reduce", "all_reduce", "local_sgd", "selsync", "osp", "flex_rr", "adacomm", "dbs_sgd"),
 )
-#: those that are not drawn: switches, which are drawn of two others, and jobs without processes that stay
-_NOT_DRAWN = ("strategy_switch", "sync_switch", "map_reduce")
+#: those that are not drawn: switches, which are drawn of two others, jobs without processes that stay, and
+#: workers that share a memory, which doubles have none of
+_NOT_DRAWN = ("strategy_switch", "sync_switch", "map_reduce", "hogwild")
 _ALL = tuple(name for name in CATALOGUE if name not in _NOT_DRAWN)
 
 #: with which workers are dropped, and taken back, within a schedule

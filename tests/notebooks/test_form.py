@@ -40,6 +40,7 @@ NAMES = [
     "15_reproduce",
     "16_low_communication",
     "17_twin",
+    "18_which_samples",
     "20_why",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"

@@ -36,6 +36,7 @@ from oracles.summaries import (
     reassignments_of,
     samples_until,
     switches_of,
+    was_written,
 )
 
 from psbench.results.run import Run
@@ -421,6 +422,7 @@ def of_run(run: Run, label: str) -> dict[str, list[Table]]:
         "batch_size": [batch_sizes(run)],
         "rule": [rule(run)],
         "server_load": [loads(run)],
+        "lost_updates": [overwritten(run)],
     }
     if not any(row["ms"] for row in found["steps"][0] if row["part"] == "reading"):
         del found["steps"]
@@ -439,6 +441,19 @@ def of_run(run: Run, label: str) -> dict[str, list[Table]]:
     if not any(row["value"] is not None for row in found["rule"][0]):
         del found["rule"]
     return {name: tables for name, tables in found.items() if tables and tables[0]}
+
+
+def overwritten(run: Run) -> Table:
+    """Return the share of each update that is missing from what a worker was held for to write."""
+    rows = rows_of(run.log)
+    found: Table = []
+    for place, row in enumerate(rows):
+        if row.kind == "APPLY" and was_written(rows, place):
+            lost = 1 - row.loss
+            so_far = found[-1]["lost_so_far"] + lost if found else lost
+            found.append({"time_s": row.time_s, "worker": row.worker, "push": row.id, "lost": lost})
+            found[-1] |= {"lost_so_far": so_far, "written_so_far": len(found)}
+    return found
 
 
 # -------------------------------------------------------------------- rules, servers, labels

@@ -77,6 +77,7 @@ def _experiments() -> dict[str, list[dict[str, Any]]]:
             {"strategy": SWITCH | {"first": {"name": "osp", "local_steps": 2}}, "cluster": FOUR}
             | {"stop": {"epochs": 4}}
         ],
+        "shared memory": [{"strategy": {"name": "hogwild", "write_s": 0.004}, "cluster": CHANGING}],
         "chunks": [
             {"strategy": {"name": "hermes", "chunk_samples": 16, "chunk_batch": 4, "passes": 1}}
             | {"cluster": FOUR, "stop": {"epochs": 8}}

@@ -196,6 +196,12 @@ def quality_of(run: Run) -> dict[str, float]:
     return found
 
 
+def was_written(rows: list[Row], place: int) -> bool:
+    """Return whether a worker was held to write what is applied."""
+    held = [row for row in rows[:place] if (row.kind, row.worker) == ("HOLD", rows[place].worker)]
+    return bool(held) and held[-1].text == "writing"
+
+
 def summary_of(run: Run) -> dict[str, Any]:
     """Return what `run.summary()` must be, but for what only the backend knows (see `facts_of`)."""
     rows, experiment = rows_of(run.log), run.experiment
@@ -250,6 +256,13 @@ def summary_of(run: Run) -> dict[str, Any]:
     if chunks := chunks_begun(answered):
         found["bytes"]["data"] = sum(chunks) * data.train_x[0].numpy().nbytes
         found["messages"]["data"] = len(chunks)
+    writes = [place for place, row in enumerate(rows) if row.kind == "APPLY" and was_written(rows, place)]
+    if lost := [1 - rows[place].loss for place in writes]:
+        found["lost_updates"] = {
+            "written": len(lost),
+            "hit": sum(share > 0 for share in lost),
+            "lost": sum(lost),
+        }
     if any(row.kind == "VOTE" for row in rows):
         found["local_steps"] = _votes(rows, len(kept))
     ratios = independence_of(rows)

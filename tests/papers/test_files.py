@@ -31,6 +31,9 @@ from psbench_papers.page import _compared, _paper, _percent, _seeds, write_page
 from psbench_papers.session import plan
 from psbench_papers.session import stored_reproduction as _stored_reproduction
 from psbench_papers.text import (
+    cells as cells_of,
+)
+from psbench_papers.text import (
     counts_line,
     how_to_run,
     readme_row,
@@ -601,17 +604,19 @@ CONTENT = {
 
 
 @pytest.mark.parametrize(
-    ("measured", "measures", "flagged"),
+    ("measured", "measures", "selection", "flagged"),
     [
         # of the synchronous one and of the other: as many epochs in less time, fewer epochs in more time
-        ("time_to_target_s", {"time_to_target_s": (9, 1), "epochs_to_target": (4, 4)}, False),
-        ("time_to_target_s", {"time_to_target_s": (1, 9), "epochs_to_target": (4, 2)}, True),
-        ("val_accuracy", {"val_accuracy": (0.4, 0.6), "epochs_to_target": (4, 4)}, True),
-        ("val_accuracy", {"val_accuracy": (0.4, 0.4), "epochs_to_target": (4, 2)}, False),
-        ("time_s", {"time_s": (9, 1), "epochs_to_target": (4, 2)}, False),
+        ("time_to_target_s", {"time_to_target_s": (9, 1), "epochs_to_target": (4, 4)}, None, False),
+        ("time_to_target_s", {"time_to_target_s": (1, 9), "epochs_to_target": (4, 2)}, None, True),
+        ("val_accuracy", {"val_accuracy": (0.4, 0.6), "epochs_to_target": (4, 4)}, None, True),
+        ("val_accuracy", {"val_accuracy": (0.4, 0.4), "epochs_to_target": (4, 2)}, None, False),
+        ("time_s", {"time_s": (9, 1), "epochs_to_target": (4, 2)}, None, False),
+        # which samples are taken: that is meant to teach more
+        ("val_accuracy", {"val_accuracy": (0.4, 0.6)}, {"name": "online_batch"}, False),
     ],
 )
-def test_learning_more_than_synchronous_training_is_flagged(measured, measures, flagged):
+def test_learning_more_than_synchronous_training_is_flagged(measured, measures, selection, flagged):
     """Of a time to a target its epochs are looked at, of an accuracy the value itself."""
     unit, form = ("%", "difference") if measured == "val_accuracy" else ("x", "speed_up")
     content = CONTENT | {
@@ -621,7 +626,7 @@ def test_learning_more_than_synchronous_training_is_flagged(measured, measures, 
     records = {
         (name, seed): SimpleNamespace(
             **{"experiment": name, "seed": seed, "role": "result", "label": "", "status": "finished"},
-            spec=json.dumps({"strategy": {"name": name}}),
+            spec=json.dumps({"strategy": {"name": name} | ({"selection": selection} if place else {})}),
             measures={"time_s": 9.0} | {key: pair[place] + seed / 100 for key, pair in measures.items()},
             params_digest=name,
         )
@@ -708,3 +713,16 @@ def test_evidence_may_stand_beside_a_claim():
     content |= {"experiments": CONTENT["experiments"] | {"asp": {"setup": "a", "spec": {"strategy": "asp"}}}}
     paper = parse("toy", content, HEAD + TWO.format(value="0.5", mine="bsp", other="asp", form="ratio"))
     assert [claim.kind for claim in paper.claims] == ["claim", "evidence"]
+
+
+def test_a_row_that_prints_no_value_is_evidence_and_nothing_else():
+    """Such as an ablation that a paper announces; ours stands alone beside "not printed"."""
+    silent = {"name": "silent", "says": "Nothing was printed of this.", "rows": ["v"], "value": ""}
+    worse = accuracies("asp", *((r["val_accuracy"] - 0.05, 0.9) for r in BASE[3]))
+    found = toy([silent | {"of": "val_accuracy", "kind": "evidence"}], [BASE, worse])
+    (outcome,) = found.outcomes
+    assert cells_of(found.outcomes)[0][1:3] == ["not printed", "-5 (-5 to -5) pt"]
+    assert outcome.as_dict()["theirs"] == {"value": None, "relation": "=", "error": 0.0}
+    assert found.claims[0].test is None
+    with pytest.raises(DataError, match="'v' has no printed value: it can be evidence only"):
+        toy([silent | {"of": "val_accuracy"}], [BASE, worse])

@@ -182,6 +182,7 @@ NOT_LIVE = {
     **dict.fromkeys(
         ["gradient_spread", "gradient_lag"], "computed from the whole log, for runs without a server"
     ),
+    "lost_updates": "computed from the whole log, for runs in shared memory",
     **dict.fromkeys(["servers", "server_load"], "computed from the whole log, for runs with servers"),
     "steps": "computed from the profile or from measurements at the end of a run",
     "consensus_distance": "measured only in runs whose workers have models of their own",

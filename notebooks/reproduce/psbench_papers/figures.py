@@ -123,11 +123,12 @@ def _bar(found: Reproduction, drawing: Drawing, name: str, label: str) -> list[d
     ours = _number(found, drawing, name)
     printed = next(
         (
-            float(row.value)
+            row.printed
             for row in found.paper.rows
             if (row.experiment, row.baseline, row.measure, row.form)
             == (name, drawing.baseline, drawing.measure, drawing.form)
             and row.relation == "="
+            and row.value is not None
         ),
         None,
     )

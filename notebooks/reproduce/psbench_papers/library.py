@@ -19,7 +19,8 @@ from psbench_papers.schema import Paper
 #: in the order in which `--all` runs them
 NAMES = (
     *("strategy_switch", "hermes", "adacomm", "thesis", "sharding"),
-    *("dbs_sgd", "sync_switch", "halos", "asyncdiloco", "stale_momentum"),
+    *("dbs_sgd", "sync_switch", "halos", "asyncdiloco"),
+    *("data_aware", "batch_selection", "stale_momentum"),
 )
 
 #: of a paper: what was run, what is claimed, the printed numbers

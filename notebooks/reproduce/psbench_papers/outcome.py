@@ -84,7 +84,11 @@ class RowOutcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, in the unit of the published number."""
-        theirs = {"value": float(self.published.value), "relation": self.published.relation}
+        printed = self.published.value
+        theirs = {
+            "value": None if printed is None else float(printed),
+            "relation": self.published.relation,
+        }
         return {
             **{"paper": self.paper, "table": self.published.exhibit, "row": self.published.row},
             "place": self.published.place,
@@ -375,9 +379,17 @@ class Reproduction:
         return None not in models[0] and models[0] == models[1]
 
     def _suspicions(self, row: PublishedNumber) -> Iterable[str]:
-        """Yield a flag if a row's runs learn more from a sample than plain synchronous training."""
+        """Yield a flag if a row's runs learn more from a sample than plain synchronous training.
+
+        A selection of samples is made to do so, and a difference of differences says nothing about it.
+        """
         name = "epochs_to_target" if row.measure in TARGETS else row.measure
-        if name not in _LEARNT or not row.baseline or not self._is_synchronous(row.baseline):
+        if name not in _LEARNT or not row.baseline or row.minus:
+            return
+        strategies = [self._strategy(each) for each in row.experiments]
+        if strategies[1].get("name") not in _SYNCHRONOUS:
+            return
+        if strategies[0].get("selection") != strategies[1].get("selection"):
             return
         values = [
             [float(r.measures[name]) for r in self.runs(each) if is_number(r.measures.get(name))]
@@ -387,9 +399,10 @@ class Reproduction:
         if p is not None:
             yield f"learns more from a sample than synchronous training (t-test, p = {p:.2g}): look twice"
 
-    def _is_synchronous(self, experiment: str) -> bool:
-        found = self.runs(experiment)
-        return bool(found) and json.loads(found[0].spec)["strategy"]["name"] in _SYNCHRONOUS
+    def _strategy(self, experiment: str) -> dict[str, Any]:
+        """Return the strategy of an experiment's runs; empty if there are none."""
+        found: dict[str, Any] = next((json.loads(r.spec)["strategy"] for r in self.runs(experiment)), {})
+        return found
 
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
@@ -412,7 +425,7 @@ def _pairs(claim: Claim, rows: Sequence[RowOutcome]) -> list[tuple[PublishedNumb
 
 def _moved(row: PublishedNumber, ours: Estimate, draws: Sequence[float]) -> Sensitivity:
     low, high = np.quantile(draws, [0.05, 0.95])
-    return Sensitivity(row.row, float(row.value), ours.mean, float(low), float(high), len(draws))
+    return Sensitivity(row.row, row.printed, ours.mean, float(low), float(high), len(draws))
 
 
 def _tested(claim: Claim, rows: Sequence[RowOutcome]) -> ClaimTest | None:

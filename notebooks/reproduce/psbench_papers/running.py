@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 
-from psbench.errors import Cancelled
+from psbench.errors import Cancelled, DoubtfulComposition
 from psbench.experiment import Experiment
 from psbench.runs.sweeps.cells import Cell
 from psbench.runs.sweeps.execution import Progress
@@ -41,8 +42,10 @@ def run_cells(
     """
     records = {cell.key: found for cell in cells if (found := store.find(cell)) is not None}
     todo = sorted((cell for cell in cells if cell.key not in records), key=lambda cell: -cell.seconds)
-    planned = [Cell(Experiment.from_spec(json.loads(cell.spec))) for cell in todo]
-    outcomes = run_side_by_side(planned, processes=processes, folder=store.runs, on_progress=on_progress)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DoubtfulComposition)  # what is printed is run, doubtful or not
+        planned = [Cell(Experiment.from_spec(json.loads(cell.spec))) for cell in todo]
+        outcomes = run_side_by_side(planned, processes=processes, folder=store.runs, on_progress=on_progress)
     missing = {}
     for cell, outcome in zip(todo, outcomes, strict=True):
         if not outcome.error:

@@ -37,8 +37,9 @@ class PublishedNumber(_Data):
     ----------
     exhibit, row, place : str
         The table or figure, what the row says, and where exactly it stands.
-    value : Decimal
-        As printed: its last digit says how far it was rounded.
+    value : Decimal or None
+        As printed: its last digit says how far it was rounded. None if nothing was printed; such a row is
+        evidence.
     relation : "=", ">" or "<"
         Whether the number itself was printed, or only that it lies above or below `value`.
     unit : str
@@ -65,7 +66,7 @@ class PublishedNumber(_Data):
     exhibit: str = Field(min_length=1)
     row: str = Field(min_length=1)
     place: str = Field(min_length=1)
-    value: Decimal
+    value: Decimal | None = None
     relation: Literal["=", ">", "<"] = "="
     unit: str
     reading_error: float = Field(default=0.0, ge=0)
@@ -98,6 +99,8 @@ class PublishedNumber(_Data):
             raise ValueError(
                 f"{self.row!r}: form {self.form!r} and baseline {self.baseline!r} do not go together"
             )
+        if self.value is None and not self.experiment:
+            raise ValueError(f"{self.row!r}: give the printed value, or an experiment")
         if bool(self.minus) != bool(self.minus_baseline) or (self.minus and self.form != "difference"):
             raise ValueError(f"{self.row!r}: a difference of differences names four experiments")
         return self
@@ -124,9 +127,16 @@ class PublishedNumber(_Data):
         return (tuple(sorted(pair)) if turned else pair, self.measure, form)
 
     @property
+    def printed(self) -> float:
+        """The value of a row that has one."""
+        if self.value is None:
+            raise ValueError(f"{self.row!r}: nothing was printed")
+        return float(self.value)
+
+    @property
     def rounding(self) -> float:
         """Half a unit of the last printed digit; 0 for an exact statement."""
-        exponent = self.value.as_tuple().exponent
+        exponent = None if self.value is None else self.value.as_tuple().exponent
         return 0.5 * 10.0**exponent if self.relation == "=" and isinstance(exponent, int) else 0.0
 
     @property
@@ -325,6 +335,9 @@ class Paper(_Data):
             where = f"claim {claim.name!r}"
             if claim.control:
                 _known(claim.control, effects, f"{where}: control")
+            silent = [row.row for row in kept if row.value is None]
+            if silent and claim.kind != "evidence":
+                raise ValueError(f"{where}: {silent[0]!r} has no printed value: it can be evidence only")
             if alone and claim.kind in JUDGED and claim.test != "number":
                 raise ValueError(f"{where}: {alone[0]!r} stands alone: test it as a number")
             none = [row.row for row in kept if row.relation == "=" and row.value == row.neutral]

@@ -87,9 +87,11 @@ def theirs(outcome: RowOutcome) -> str:
     What a number from a figure may have been misread by is said in words, so that it is no interval.
     """
     published = outcome.published
+    if published.value is None:
+        return "not printed"
     relation = {"=": "", ">": "more than ", "<": "less than "}[published.relation]
     about = "about " if published.reading_error else ""
-    return f"{relation}{about}{number(float(published.value), 4)}{_unit(outcome)}"
+    return f"{relation}{about}{number(published.printed, 4)}{_unit(outcome)}"
 
 
 def ours(outcome: RowOutcome, found: Estimate | None) -> str:

@@ -114,7 +114,7 @@ def examine(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
 
 def bounds(claim: Claim, theirs: PublishedNumber) -> tuple[float, float]:
     """Return the limits within which ours has the printed size, or counts as the same, in our unit."""
-    value, within = float(theirs.value), theirs.rounding + theirs.reading_error
+    value, within = theirs.printed, theirs.rounding + theirs.reading_error
     if claim.test == "same":
         neutral = NEUTRAL[theirs.form] or 0.0
         half = claim.margin / theirs.factor
@@ -138,13 +138,13 @@ def _rises(theirs: PublishedNumber) -> bool:
     """Return whether the printed effect is positive."""
     if theirs.relation != "=":
         return theirs.relation == ">"
-    return float(theirs.value) > (NEUTRAL[theirs.form] or 0.0)
+    return theirs.printed > (NEUTRAL[theirs.form] or 0.0)
 
 
 def _effect(claim: Claim, theirs: PublishedNumber, ours: Estimate) -> RowTest:
     neutral = NEUTRAL[theirs.form] or 0.0
     if theirs.relation != "=":
-        neutral = float(theirs.value) / theirs.factor
+        neutral = theirs.printed / theirs.factor
     up, down = ours.above(neutral), ours.below(neutral)
     if ours.low == ours.high == NEUTRAL[theirs.form]:  # as below: nothing can be told from it
         return RowTest(1.0, 1.0)
@@ -323,12 +323,12 @@ def separated_there(theirs: PublishedNumber) -> float | None:
     if not theirs.runs:
         return None
     if theirs.form == "sd_ratio":
-        ratio = float(theirs.value) ** 2
+        ratio = theirs.printed**2
         n = theirs.runs - 1
         return float(min(1.0, 2 * special.fdtrc(n, n, max(ratio, 1 / ratio))))
     if theirs.form != "difference" or theirs.sd is None or theirs.baseline_sd is None:
         return None
-    value = float(theirs.value) / theirs.factor
+    value = theirs.printed / theirs.factor
     groups = (value, theirs.sd, theirs.runs, 0.0, theirs.baseline_sd, theirs.runs)
     return float(stats.ttest_ind_from_stats(*groups, equal_var=False).pvalue)
 
@@ -356,7 +356,7 @@ def power(
 
 def row_power(claim: Claim, theirs: PublishedNumber, ours: Estimate, level: float, verdict: Verdict) -> float:
     """Return the chance of a verdict in one row, see `power`."""
-    effect = float(theirs.value) / theirs.factor
+    effect = theirs.printed / theirs.factor
     if claim.test == "effect" and verdict != "confirmed":
         return ours.power(effect, level)
     low, high = bounds(claim, theirs)

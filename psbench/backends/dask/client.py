@@ -9,7 +9,7 @@ from distributed import Client
 from psbench.backends.control import Control, Observer
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.connecting import connected
-from psbench.backends.dask.machines import check_machines
+from psbench.backends.dask.machines import check_machines, check_one_host
 from psbench.backends.dask.objects import check_objects
 from psbench.backends.dask.place_search import demand
 from psbench.backends.dask.placement import check_replica, find_room, place_with_resources, placing, room_on
@@ -140,6 +140,7 @@ def _placed(
         placed = place_with_resources(roles, room, limits.hosts)
         check_replica(placed)
         start_progress().place(placed)
+        check_one_host(client, workload, placed, is_local=is_local)
         if not is_local:
             check_reach(client, [placed[COORDINATOR]], limits)
             check_versions(client, placed.values(), limits, control.check)

@@ -10,7 +10,8 @@ from distributed.comm import get_address_host
 
 from psbench.backends.dask.protocol.roles import COORDINATOR, REPLICA, servers_of, worker_number
 from psbench.backends.dask.rpc import ask
-from psbench.errors import BackendError
+from psbench.core.shared_memory import SharedMemory
+from psbench.errors import BackendError, ParameterError
 from psbench.system.limits import SHARE, machine_memory, size
 from psbench.training.build import Workload
 from psbench.training.memory import vectors_of
@@ -43,6 +44,34 @@ def check_machines(client: Client, workload: Workload, placed: Mapping[str, str]
                 "available; spread them over more machines (connection.hosts: spread), or use more servers, "
                 "fewer workers or a smaller model"
             )
+
+
+def check_one_host(client: Client, workload: Workload, placed: Mapping[str, str], *, is_local: bool) -> None:
+    """Raise if workers that share the memory of a host are on several, or the model has running statistics.
+
+    Raises
+    ------
+    ParameterError, BackendError
+    """
+    experiment = workload.experiment
+    compositions = experiment.strategy.compositions
+    sharing = [each.name for each in compositions if isinstance(each.placement, SharedMemory)]
+    if not sharing:
+        return
+    if workload.model.num_buffers:
+        raise ParameterError(
+            f"strategy {sharing[0]!r}: on dask running statistics such as BatchNorm's are not shared; use a "
+            "model without them, or the simulated backend"
+        )
+    roles = [role for role in placed if role == COORDINATOR or worker_number(role) is not None]
+    addresses = {placed[role] for role in roles}
+    found = {} if is_local else ask(client, machine_memory, of=addresses, limits=experiment.connection)
+    if len({machine for machine, _ in found.values()}) > 1:
+        hosts = ", ".join(sorted({get_address_host(address) for address in addresses}))
+        raise BackendError(
+            f"strategy {sharing[0]!r}: its workers share the memory of one host, and they would be on "
+            f"{hosts}; start enough Dask workers on one of them, or use 'asp'"
+        )
 
 
 def _kind(role: str, workload: Workload) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from psbench.core.collective import Replicas
+from psbench.core.shared_memory import SharedMemory
 from psbench.errors import ParameterError
 
 if TYPE_CHECKING:
+    from psbench.core.strategy import Strategy
     from psbench.experiment import Experiment
 
 
@@ -29,6 +32,9 @@ def check(experiment: Experiment) -> None:
         raise ParameterError(
             "cluster: throttles apply in virtual time only; a live run uses the links of its machines"
         )
+    for composition in experiment.strategy.compositions:
+        if isinstance(composition.placement, SharedMemory):
+            _check_shared_memory(experiment, composition)
     if experiment.timing_only:
         raise ParameterError("timing_only: only the simulated backend can skip the gradients")
 
@@ -36,8 +42,24 @@ def check(experiment: Experiment) -> None:
 def _check_tolerance(experiment: Experiment) -> None:
     for composition in experiment.strategy.compositions:
         placement = composition.placement
-        if placement.num_servers != 1 or isinstance(placement, Replicas):
+        if placement.num_servers != 1 or isinstance(placement, (Replicas, SharedMemory)):
             raise ParameterError(
                 f"stop.tolerance: on dask no process of {composition.name!r} has the whole model; use a "
                 "parameter server with servers: 1, 'map_reduce', or the simulated backend"
             )
+
+
+def _check_shared_memory(experiment: Experiment, composition: Strategy) -> None:
+    name = f"strategy {composition.name!r}"
+    if not hasattr(os, "memfd_create"):
+        raise ParameterError(f"{name}: on dask it needs Linux; use the simulated backend")
+    if getattr(composition.consistency, "write_s", 0.0):
+        raise ParameterError(
+            f"{name}: write_s is for virtual time, and a live write takes the time that it takes; "
+            "set write_s: 0"
+        )
+    if experiment.optimizer.tensors:
+        raise ParameterError(
+            f"{name}: on dask the workers share the model and no state of optimizer "
+            f"{experiment.optimizer.name!r}; use 'sgd' without momentum, or the simulated backend"
+        )

@@ -16,6 +16,7 @@ from psbench.core.collective import Collective, servers_that_add
 from psbench.core.migration import Ranges, lost_entries
 from psbench.core.parts import Placement
 from psbench.core.peer_to_peer import PeerToPeer
+from psbench.core.shared_memory import SharedMemory
 from psbench.core.strategy import Strategy
 
 
@@ -39,7 +40,7 @@ class ServerLinks(Network):
 
 
 class NoLinks:
-    """No server: models pass between workers, and other messages take no time."""
+    """No server: models pass between workers or are in shared memory, and other messages take no time."""
 
     def up(self, worker: int, num_bytes: float, now: float) -> float:
         """See `Links`."""
@@ -93,6 +94,9 @@ class Transfers:
         if isinstance(placement, PeerToPeer):
             num_bytes = workload.wire_size.of(composition.communication.codec, placement)
             self.links, self.peers = NoLinks(), PeerLinks(workload.profile, num_bytes)
+            return
+        if isinstance(placement, SharedMemory):
+            self.links = NoLinks()
             return
         if isinstance(placement, Collective):
             shares = [0.0]

@@ -32,3 +32,10 @@ flex_rr = Published(
     "Harlap et al. 2016, FlexRR; thesis 3.2.5",
     [consistency.BSP, communication.MicroSteps, stragglers.FlexRR],
 )
+
+epsp = Published(
+    "epsp",
+    "bsp in which the fastest workers compute part of the batches of stragglers",
+    "Zhou et al. 2019 (Falcon); thesis 3.2.5",
+    [consistency.BSP, stragglers.ElasticParallelism],
+)

@@ -39,3 +39,10 @@ map_reduce = Published(
     "Spark MLlib; thesis ch. 2",
     [consistency.BSP, placement.MapReduce],
 )
+
+hogwild = Published(
+    "hogwild",
+    "no server: workers of one host update one model in its memory without locks, and overwrite each other",
+    "Recht et al. 2011; thesis 3.1",
+    [consistency.Hogwild, aggregation.LastWrite, placement.SharedMemory],
+)

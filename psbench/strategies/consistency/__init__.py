@@ -8,6 +8,7 @@ from psbench.strategies.consistency.elastic_bsp import ElasticBSP as ElasticBSP
 from psbench.strategies.consistency.grace import Grace as Grace
 from psbench.strategies.consistency.groups import ArrivalGroups as ArrivalGroups
 from psbench.strategies.consistency.groups import RandomGroups as RandomGroups
+from psbench.strategies.consistency.hogwild import Hogwild as Hogwild
 from psbench.strategies.consistency.k_async import KASP as KASP
 from psbench.strategies.consistency.k_async import KBatchASP as KBatchASP
 from psbench.strategies.consistency.k_async import NSoftsync as NSoftsync

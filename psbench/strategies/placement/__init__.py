@@ -9,4 +9,5 @@ from psbench.strategies.placement.reassignment import ByLoad as ByLoad
 from psbench.strategies.placement.reassignment import Never as Never
 from psbench.strategies.placement.reassignment import Reassignment as Reassignment
 from psbench.strategies.placement.sharded import Sharded as Sharded
+from psbench.strategies.placement.shared_memory import SharedMemory as SharedMemory
 from psbench.strategies.placement.summing_servers import SummingServers as SummingServers

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from psbench.arrays import Integers
 from psbench.core import Memory, Orders, Selection, parameter
 from psbench.core.selection import NOTHING, Rng
 
-_PACING = "Hacohen and Weinshall 2019, sec. 2.2"
+_PAPER = "Hacohen and Weinshall 2019"
+#: GuyHacohen/curriculum_learning 07a1f93, main_reproduce_paper.py
+_CODE = f"{_PAPER}, authors' code"
 
 
 class Curriculum(Selection):
@@ -22,16 +26,16 @@ class Curriculum(Selection):
     -----
     Reduces to: `reshuffle` with `share` = 1.
     Our reading: each worker has a curriculum of its own shard, and i counts its mini-batches after the
-    warm-up.
+    warm-up. The authors' code also takes equally many easy samples of each class, which is not done here.
     """
 
     name = "curriculum"
-    source = f"Bengio et al. 2009; pacing: {_PACING}"
+    source = f"Bengio et al. 2009; pacing: {_PAPER}, sec. 2.2"
     remembers = ("loss",)
 
-    share: float = parameter(0.1, "initial share of the samples", source=_PACING, gt=0, le=1)
-    growth: float = parameter(1.9, "growth factor of the share", source=_PACING, gt=1, le=100)
-    every: int = parameter(50, "mini-batches after which the share grows", source=_PACING, ge=1)
+    share: float = parameter(0.04, "initial share of the samples", source=_CODE, gt=0, le=1)
+    growth: float = parameter(1.9, "growth factor of the share", source=_CODE, gt=1, le=100)
+    every: int = parameter(100, "mini-batches after which the share grows", source=_CODE, ge=1)
     column: str | None = parameter(None, "column with the score; none: the loss after the warm-up")
     warm_up: float = parameter(1.0, "passes of warm-up before losses become scores", unit="passes", ge=0)
 
@@ -50,7 +54,7 @@ class Curriculum(Selection):
             state |= {"order": np.argsort(score, kind="stable"), "first": memory.step}
         grown = (memory.step - state["first"]) // self.every
         share = 1.0 if grown > _ALL else min(self.share * self.growth**grown, 1.0)
-        among = np.sort(state["order"][: max(1, round(share * len(memory)))])
+        among = np.sort(state["order"][: math.ceil(share * len(memory))])
         return memory.reshuffled(size, among)
 
 

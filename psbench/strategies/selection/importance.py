@@ -27,9 +27,11 @@ class Importance(Selection):
     -----
     Reduces to: `with_replacement` if all norms are equal.
     The variance of a mini-batch of b is that of a uniform one of tau b, with tau = sqrt(B sum g_i^2), where g
-    are the norms of B samples over their sum. Computing B candidates pays if B + 3 b < 3 tau b. Our reading:
-    samples whose norm is not known count with the mean of the others, and `floor` adds a share of that mean
-    to all, so that stale norms never rule a sample out.
+    are the norms of B samples over their sum. Computing B candidates pays if B + 3 b < 3 tau b. These
+    formulas and the defaults are also those of the authors' code, idiap/importance-sampling 08b9451. There
+    tau is 0 at first; here it is 1, that of equal norms. Our reading: samples whose norm is not known count
+    with the mean of the others, and `floor` adds a share of that mean to all, so that stale norms never rule
+    a sample out.
     """
 
     name = "importance"

@@ -26,7 +26,9 @@ class OnlineBatch(Selection):
     Reduces to: `with_replacement` with both pressures 1.
     The order is kept from step to step: the samples of a mini-batch are taken out and put back where their
     new losses belong, so that no step sorts the shard.
-    Our reading: a pass is one of the worker over its shard.
+    Our reading: a pass is one of the worker over its shard; pressure and ranks follow at once. They change
+    once an epoch, by the same formulas, in the implementation of Katharopoulos and Fleuret 2018
+    (idiap/importance-sampling 08b9451).
     """
 
     name = "online_batch"

@@ -96,9 +96,9 @@ class DualBinarySearch(Stragglers):
     max_samples: int = parameter(
         0, "largest chunk, if memory permits; 0: the training set", unit="samples", source=SOURCE, ge=0
     )
-    fences: Literal["all", "others"] = parameter(
+    fences: Literal["all", "others", "none"] = parameter(
         "all",
-        "workers whose times set the outlier limits: all workers, or all other workers",
+        "workers whose times set the outlier limits: all workers, or all others; none: sizes never change",
         source="our reading",
     )
     freeze_median: bool = parameter(False, "keep the first median as the target", source="our reading")
@@ -167,7 +167,7 @@ class DualBinarySearch(Stragglers):
     def _target(self, worker: int, seconds: float, view: ClusterView) -> float | None:
         """Return the median time if the worker's time is an outlier."""
         here = view.active
-        if any(str(other) not in self._times for other in here):
+        if self.fences == "none" or any(str(other) not in self._times for other in here):
             return None
         times = [self._times[str(other)] for other in here]
         if not (self.freeze_median and self._median):

@@ -144,7 +144,7 @@ def test_stamps_and_the_load_are_of_pushes_and_of_words_apart(workload: Workload
     push, vote = msg.PushMessage(7, 0, 12, 3, 6.0, 0.0, 1.0), msg.VoteMessage(8, 0.5, 4, 2.0)
     one.socket.coming = [Received("worker 1", push), Received("worker 0", vote)]
     busy, serves, handle = SimpleNamespace(whole_s=1.0), iter([3.0, 5.0, 0.0]), one.live.handle
-    one.first_server.slice = SimpleNamespace(busy=busy)
+    one.first_server.slice = SimpleNamespace(busy=busy, close=lambda: None)
 
     def served(given: Any, now: float) -> list[Any]:
         busy.whole_s += next(serves)

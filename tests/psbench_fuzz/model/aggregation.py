@@ -57,6 +57,20 @@ def total(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     return [1.0 for _ in pushes], {}
 
 
+@weighs("last_write")
+def last_write(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
+    """Keep a block unless another writer begins it before its writer ends it; walk through all windows."""
+    (push,) = pushes
+    begin_s = {one.id: c.workers[one.worker].last_push_s for one in c.pending.values()}
+    first, total = begin_s.pop(push.id), sum(size for _, size in c.layout)
+    lost = {
+        number: size
+        for number, (_, size) in enumerate(c.layout)
+        if any(0 <= other - first < (c.now - first) * size / total for other in begin_s.values())
+    }
+    return [1 - sum(lost.values()) / total], {f"lost:{number}": 1.0 for number in lost}
+
+
 @weighs("heloco")
 def arrival(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     """Take a push with rho: `rho * corrected_block` (PanocularAI/torchft 0b0bae4, torchft/heloco.py)."""

@@ -352,6 +352,11 @@ def heloco(u: OneUpdate) -> ModelVector:
     return u.x - u.own.outer_lr * (g + mu * m)
 
 
+def last_write(u: OneUpdate) -> ModelVector:
+    """Step along the gradient, of which the only tensor may be lost."""
+    return u.along(u.pushes[0].vector * ("lost:0" not in u.numbers))
+
+
 def sparse_outer(u: OneUpdate) -> ModelVector:
     """SparseLoCo: mean of each entry over the workers that sent it, or over all workers (Alg. 1).
 
@@ -414,6 +419,7 @@ UPDATES: dict[str, Callable[[OneUpdate], ModelVector]] = {
     "radial_outer": radial_outer,
     "heloco": heloco,
     "two_levels": two_levels,
+    "last_write": last_write,
     "sparse_outer": sparse_outer,
     "fedbuff": fedbuff,
     **dict.fromkeys(("mean", "sum", "accumulated", "staleness_weighted", "dyn_sgd"), weighted_sum),

@@ -21,6 +21,26 @@ class _ASP(Rule):
         return [Commit([push]), Release(push.worker)]
 
 
+@rule("consistency", "hogwild")
+class _Hogwild(Rule):
+    """A push is a version once it has been written for `write_s`, or lost with its worker."""
+
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        if self.own.write_s == 0:
+            return [Commit([push]), Release(push.worker)]
+        return [SetTimer(c.now + self.own.write_s, f"{push.id}"), Hold(push.worker, "writing")]
+
+    def on_timer(self, key: str, c: ModelCluster) -> Decisions:
+        written = [push for number, push in c.pending.items() if f"{number}" == key]
+        return [action for push in written for action in (Commit([push]), Release(push.worker))]
+
+    def on_leave(self, worker: int, c: ModelCluster) -> Decisions:
+        return [Discard(push, "left") for push in c.pending.values() if push.worker == worker]
+
+    def on_drained(self, c: ModelCluster) -> Decisions:
+        return [Commit([c.pending[number]]) for number in sorted(c.pending)]
+
+
 @rule("consistency", "bsp")
 class _BSP(Rule):
     """No action while a worker computes; then one commit of all pushes, and all continue."""

@@ -67,6 +67,51 @@ class _DBS(Rule):
         return {"batch_size": batch} if batch != c.workers[worker].batch_size else {}
 
 
+@rule("stragglers", "elastic_parallelism")
+class _ElasticParallelism(Rule):
+    """The k-th slowest straggler is evened out with the k-th fastest of the others."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__(own)
+        self.cost: dict[int, float] = {}  # seconds of a sample
+        self.firsts: dict[int, int] = {}
+        self.batches: dict[int, int] = {}
+
+    def on_push(self, push: Push, c: ModelCluster) -> Decisions:
+        self.cost[push.worker] = compute_s(push) / push.samples
+        return []
+
+    def on_applied(self, c: ModelCluster) -> Decisions:
+        there = [one for one in c.active if one in self.cost]
+        whole = {one: self.cost[one] * self.firsts[one] for one in there}
+        self.batches = {one: self.firsts[one] for one in there}
+        ordered = sorted(there, key=lambda one: (whole[one], one))
+        lags = {
+            one
+            for one in there
+            if len(there) > 1
+            and whole[one] / median(whole[other] for other in there if other != one) > self.own.threshold
+        }
+        fast = [one for one in ordered if one not in lags]
+        for slow in sorted(lags, key=lambda one: (-whole[one], one)):
+            if fast:
+                one = fast.pop(0)
+                # cost_1 (b_1 + x) = cost_2 (b_2 - x)
+                x = (whole[slow] - whole[one]) / (self.cost[one] + self.cost[slow])
+                x = min(round(x), self.firsts[slow] - 1)
+                self.batches[one] += x
+                self.batches[slow] -= x
+        return []
+
+    def on_release(self, worker: int, c: ModelCluster) -> Orders:
+        if c.workers[worker].status is Status.NEW:
+            self.firsts[worker] = c.workers[worker].batch_size
+            for own in (self.cost, self.batches):
+                own.pop(worker, None)
+        batch = self.batches.get(worker, c.workers[worker].batch_size)
+        return {"batch_size": batch} if batch != c.workers[worker].batch_size else {}
+
+
 @rule("stragglers", "lb_bsp")
 class _LBBSP(Rule):
     """At each barrier b_i = X v_i / sum v_j, by largest remainder, each at least 1."""
@@ -272,6 +317,8 @@ class _DualBinarySearch(Rule):
         times = {other: self.times[other] for other in c.active}
         if not (self.own.freeze_median and self.target):
             self.target = median(times.values())
+        if self.own.fences == "none":
+            return None
         fencing = [t for one, t in times.items() if self.own.fences == "all" or one != worker]
         if not fencing:
             return

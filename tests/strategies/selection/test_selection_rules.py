@@ -277,10 +277,10 @@ def paired(strategy, measure, **data):
     """Return a measure at the end, data-aware minus uniform on equal samples, of ten seeds."""
     kept = {
         "name": "mixture",
-        "num_samples": 1200,
+        "num_samples": 3000,
         "num_classes": 2,
         "clouds_per_class": 3,
-        "val_fraction": 0.5,
+        "val_fraction": 0.8,
     }
     found = []
     for seed in range(10):
@@ -291,7 +291,7 @@ def paired(strategy, measure, **data):
                 {"name": strategy, "selection": rule},
                 data=kept | {"separation": 5.0} | data,
                 model={"name": "mlp", "hidden": [16]},
-                stop={"epochs": 10},
+                stop={"epochs": 5},
                 seed=seed,
             )
             ends.append(run(spec).log.evaluations()[-1][measure])

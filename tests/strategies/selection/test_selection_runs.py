@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import warnings
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -38,6 +42,8 @@ from psbench.testing.invariants import BrokenContract
 from psbench.training.build import Workload
 from psbench.training.trainer import Trainer
 
+HOW_TO = Path(__file__).parents[3] / "notebooks/site/howto/choose_the_next_samples.md"
+
 
 @pytest.fixture(autouse=True)
 def one_torch_thread():
@@ -62,22 +68,24 @@ RULES = [
 IDS = [rule if isinstance(rule, str) else "-".join(map(str, rule.values())) for rule in RULES]
 
 
-class DrawnOnce(ByNeighbourhood):
-    """Never the same class twice in a row."""
+def of_the_how_to(name):
+    """Return a class as the page *Choose the next samples* writes it."""
+    texts = re.findall(r"^```python\n(.*?)^```", HOW_TO.read_text(), re.MULTILINE | re.DOTALL)
+    kept = [
+        each
+        for each in ast.parse("\n".join(texts)).body
+        if isinstance(each, (ast.Import, ast.ImportFrom)) or getattr(each, "name", "") == name
+    ]
+    space = {"__name__": __name__}
+    exec(compile(ast.Module(kept, []), str(HOW_TO), "exec"), space)
+    return space[name]
+
+
+class DrawnOnce(of_the_how_to("NeverTwice")):
+    """The page's rule, and reports of its own."""
 
     name = "drawn_once"
     remembers = ("loss",)
-
-    def choose(self, size, rng, memory, orders):
-        """Take a sample of any class but the last one's."""
-        chosen = []
-        last = memory.state.get("last", -1)
-        for _ in range(size):
-            others = np.flatnonzero(memory.neighbourhood != last)
-            chosen.append(rng.choice(others))
-            last = memory.neighbourhood[chosen[-1]]
-        memory.state["last"] = int(last)
-        return np.array(chosen)
 
     def report(self, memory):
         """Report the mean loss that is known."""
@@ -129,6 +137,29 @@ def test_simulated_live_and_replayed(rule):
     """Under a barrier a live run computes the model of the simulated one, and both are decided again."""
     spec = experiment(rule)
     virtual = run(spec)
+    live = ThreadedRun(spec.but(backend="dask")).run()
+    assert live.error is None
+    assert torch.equal(live.parameters, virtual.parameters)
+    assert replay(virtual) == len(virtual.log)
+    replay(replace(virtual, log=live.log))
+
+
+def test_the_rule_that_the_how_to_writes_runs_everywhere(monkeypatch):
+    """Simulated, live and replayed; no worker takes a class twice, also from one mini-batch to the next."""
+    spec = experiment(of_the_how_to("NeverTwice")(), stop={"updates": 6})
+    drawn, learn = defaultdict(list), Trainer.learn
+
+    def noted(self, job, result):
+        drawn[job.worker].extend(self.data.train_y[job.indices].tolist())
+        return learn(self, job, result)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "learn", noted)
+        virtual = run(spec)
+    assert len(drawn) == 3
+    for labels in drawn.values():
+        assert len(labels) > 8
+        assert all(first != second for first, second in pairwise(labels))
     live = ThreadedRun(spec.but(backend="dask")).run()
     assert live.error is None
     assert torch.equal(live.parameters, virtual.parameters)
@@ -359,7 +390,7 @@ def test_a_neighbourhood_without_samples_is_refused_by_its_name():
 
 def test_a_worker_without_a_neighbourhood_draws_from_the_others():
     spec = experiment("data_aware", sharding="labels_per_worker")
-    with pytest.warns(DoubtfulComposition, match="3 of 3 workers have no sample of some neighbourhood"):
+    with pytest.warns(DoubtfulComposition, match="some neighbourhood has no sample on 3 of 3 workers"):
         workload = Workload.build(spec)
     trainer = workload.trainer()
     trainer.select(spec.strategy.selection, workload.known_of_data(spec.strategy.selection))

@@ -73,6 +73,12 @@ class Coordinator:
         PsbenchError
             If something ends the run before its time; the client has the log up to there.
         """
+        try:
+            self._run()
+        finally:
+            self.first_server.close()
+
+    def _run(self) -> None:
         while True:
             given = self._next()
             kind = type(given.message) if type(given) is Received else None
@@ -176,6 +182,9 @@ class Coordinator:
         if isinstance(order.message, RunOutcome):
             order.message.facts["coordinator"] = self._load()
             order.message.facts["server_usage"] = self._usage()
+            if self.first_server.slice is not None:
+                for name, fact in self.first_server.slice.facts().items():
+                    order.message.facts[name] = fact
             if self._stamps is not None:
                 peers = self.live.run.peers
                 self._stamps.workers, self._stamps.servers = peers.stamps, peers.served

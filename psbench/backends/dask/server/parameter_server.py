@@ -15,6 +15,7 @@ from psbench.backends.dask.protocol.messages import NumberReply, PushKey, Releas
 from psbench.backends.dask.protocol.roles import server_name, worker_name
 from psbench.backends.dask.server.migration import exchange
 from psbench.backends.dask.server.parameter_slice import ParameterSlice
+from psbench.backends.dask.server.shared_model import SharedSlice
 from psbench.backends.dask.server.store import (
     NO_CODEC_COUNTERS,
     ParameterStore,
@@ -30,6 +31,7 @@ from psbench.backends.partition import Partition, fragments_of, partitions, part
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.migration import Ranges
+from psbench.core.shared_memory import SharedMemory
 from psbench.core.strategy import Strategy
 from psbench.optimization.optimizer import Optimizer
 from psbench.training.build import Workload
@@ -290,12 +292,15 @@ def new_slice(
     experiment, part = workload.experiment, partition_of(composition, workload, ranges)[number]
     fragments = [within(each, part) for each in fragments_of(composition, workload.model.layout)]
     # fmt: off
-    made = ParameterSlice(
+    kind = SharedSlice if isinstance(composition.placement, SharedMemory) else ParameterSlice
+    made = kind(
         state, of_part(workload.optimizers[0], part), experiment.batch_size, composition,
         workload.streams, number, codec_counters,
     )
     # fmt: on
     made.server.fragments = fragments
+    if isinstance(made, SharedSlice):
+        made.share(experiment.num_workers)
     if composition.aggregation.per_tensor:  # this one holds all of them
         made.server.shapes = workload.model.shapes
     return made

@@ -161,6 +161,13 @@ class ParameterSlice:
             state |= {_name(key, "buffers"): self.payloads[key][self._length :].clone() for key in keys}
         return state
 
+    def facts(self) -> dict[str, dict[str, float]]:
+        """Return what the outcome of the run tells of the slice."""
+        return {}
+
+    def close(self) -> None:
+        """Give back what the process holds for the slice beside its memory."""
+
     # ---------------------------------------------------------------- pushes
 
     def receive(self, key: PushKey, payload: Tensor) -> None:

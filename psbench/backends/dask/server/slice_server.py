@@ -75,7 +75,13 @@ class SliceServer:
         assert self.slice is not None, "the composition has no servers"
         return self.slice
 
+    def close(self) -> None:
+        """Close the slice, if there is one."""
+        if self.slice is not None:
+            self.slice.close()
+
     def _begin(self, order: msg.BeginSlice) -> None:
+        self.close()
         self.slice, self._socket.keep_payload = None, None
         composition = self._workload.experiment.strategy.compositions[order.composition]
         if not order.tensors:  # workers hold the parameters

@@ -18,6 +18,7 @@ from psbench.backends.dask.protocol.framing import StateDict, is_bare, padded, s
 from psbench.backends.dask.protocol.messages import EntryRanges, PushMessage, ReleaseMessage
 from psbench.backends.dask.protocol.roles import servers_of
 from psbench.backends.dask.protocol.transport import ClientSocket
+from psbench.backends.dask.server.shared_model import SharedModel
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.partition import (
@@ -34,6 +35,7 @@ from psbench.backends.stamps import WorkerStamps
 from psbench.core.events import Push
 from psbench.core.strategy import Strategy
 from psbench.errors import CodecError
+from psbench.optimization.piecewise import PiecewiseSteps
 from psbench.strategies.codecs import Codec
 from psbench.training.build import Workload
 from psbench.training.server import all_finite
@@ -144,6 +146,54 @@ class RingExchange(WorkerExchange):
     def aggregate(self, release: ReleaseMessage) -> Tensor:
         assert self._member.replica.aggregate is not None
         return self._member.replica.aggregate
+
+
+class SharedMemoryExchange(WorkerExchange):
+    """Hogwild: the model is in the host's memory, which this worker reads and writes without a lock.
+
+    Parameters
+    ----------
+    composition : Strategy
+    workload : Workload
+    worker : int
+    """
+
+    def __init__(
+        self,
+        composition: Strategy,
+        workload: Workload,
+        worker: int,
+        mailbox: Mailbox,
+        clock: Callable[[], float],
+        residual: Tensor | None,
+    ) -> None:
+        super().__init__(mailbox, clock, residual)
+        self._worker, self._optimizer = worker, workload.optimizers[0]
+        self._sizes = workload.model.num_parameters, workload.profile.num_workers
+        self._share = 1 / workload.profile.num_workers if composition.lr_scaling == "by_share" else 1.0
+        self._epoch = 0.0
+        self._memory: SharedModel | None = None  # from the first release on
+        self._steps: PiecewiseSteps
+
+    def model(self, release: ReleaseMessage) -> tuple[Tensor, Tensor]:
+        """Read the model, while others may write."""
+        self._epoch = release.epoch
+        if self._memory is None:
+            assert release.payload is not None
+            self._memory = SharedModel.attach(release.payload, *self._sizes)
+            self._steps = PiecewiseSteps(self._optimizer, self._memory.parameters)
+        return self._memory.parameters.clone(), torch.zeros(0)
+
+    def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
+        """Write into the model, while others may do so, too; then report to the coordinator."""
+        payload, memory = self._with_residual(payload), self._memory
+        assert memory is not None
+        is_finite = math.isfinite(push.loss) and all_finite(payload)
+        if is_finite:
+            self._steps.step(payload, self._optimizer.rate(self._epoch) * self._share)
+            memory.wrote(self._worker)
+        self._mailbox.send(PushMessage.of(push, self._clock(), is_finite))
+        return lambda: payload
 
 
 class ServerExchange(WorkerExchange):

@@ -18,7 +18,12 @@ from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.protocol.transport import Abandoned, ClientSocket, ServerSocket, Stopped
 from psbench.backends.dask.protocol.wire import patience_of
 from psbench.backends.dask.worker.clock import CoordinatorClock, EmulatedMachine
-from psbench.backends.dask.worker.exchange import RingExchange, ServerExchange, WorkerExchange
+from psbench.backends.dask.worker.exchange import (
+    RingExchange,
+    ServerExchange,
+    SharedMemoryExchange,
+    WorkerExchange,
+)
 from psbench.backends.dask.worker.gossip_member import GossipExchange, GossipMember
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
 from psbench.backends.dask.worker.ring_member import RingMember
@@ -29,6 +34,7 @@ from psbench.backends.stamps import WorkerStamps
 from psbench.core import events as ev
 from psbench.core.collective import Collective, Shares, servers_that_add
 from psbench.core.peer_to_peer import PeerToPeer
+from psbench.core.shared_memory import SharedMemory
 from psbench.core.strategy import Strategy
 from psbench.core.worker_loop import WorkerLoop
 from psbench.core.worker_policy import Directive
@@ -402,6 +408,8 @@ class Worker:
         elif isinstance(self.member, GossipMember):
             own = self.composition, self.workload, self.model
             self.exchange = GossipExchange(self.member, *own, self.mailbox, self._clock)
+        elif isinstance(self.composition.placement, SharedMemory):
+            self.exchange = SharedMemoryExchange(self.composition, self.workload, self.worker, *common)
         else:
             composition, workload = self.composition, self.workload
             self.exchange = ServerExchange(self.servers, composition, workload, self.worker, *common)
