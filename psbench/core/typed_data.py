@@ -49,7 +49,7 @@ def typed(kind: type[_T], plain: Any, where: str | Path) -> _T:
 
 @cache
 def _checker(kind: Any) -> TypeAdapter[Any]:
-    """Return what checks a type: making it takes 5 ms, and each of the runs of a paper is one value."""
+    """Return the cached checker of a type: creating one takes 5 ms, and each run of a paper needs one."""
     return TypeAdapter(kind)
 
 

@@ -1,4 +1,4 @@
-"""The work of a director: it runs the experiment, or goes on with what its predecessors left."""
+"""The work of a director: it runs the experiment, or continues the run of its predecessors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates in memory without locks: what is written last remains."""
+"""Updates in memory without locks: the last write remains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LastWrite(Overwriting):
         return [Apply(pushes, [share], {f"lost:{number}": 1.0 for number in lost})]
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
-        """Step along what remains of the gradient."""
+        """Step along the remaining entries of the gradient."""
         gradient = pushes[0].vector
         if step.numbers:
             gradient = gradient.clone()

@@ -31,14 +31,14 @@ class Hogwild(WritesUnlocked):
         return [SetTimer(view.now + self.write_s, str(push.id)), Hold(push.worker, WRITING)]
 
     def on_timer(self, key: str, view: ClusterView) -> list[Action]:
-        """Commit what is written."""
+        """Commit the written update."""
         push = view.pending.get(int(key))
         return [] if push is None else [Commit([push]), Release(push.worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
-        """Drop what a worker that has left was writing."""
+        """Discard the unfinished update of a worker that has left."""
         return [Discard(push, "left") for push in view.pending.values() if push.worker == worker]
 
     def on_drained(self, view: ClusterView) -> list[Action]:
-        """Commit what is being written, in the order in which it was begun."""
+        """Commit the unfinished updates, in the order in which they were begun."""
         return [Commit([push]) for push in sorted(view.pending.values(), key=lambda push: push.id)]

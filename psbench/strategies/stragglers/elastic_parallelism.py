@@ -13,7 +13,7 @@ SOURCE = "Zhou et al. 2019 (Falcon); thesis 3.2.5"
 
 
 class ElasticParallelism(Stragglers):
-    """Have the fastest workers compute part of the batch of those that straggle, and of no other.
+    """Let the fastest workers compute part of the stragglers' batches.
 
     At a barrier a worker straggles if its whole batch would take `threshold` times as long as the median of
     the others' batches. The slowest straggler is helped by the fastest of the other workers, the next by the

@@ -199,7 +199,7 @@ class Director:
             return  # the scheduler is gone, and its list with it
 
     def answer(self, start: int, cuts: int, rows: int, texts: int, *, knows: bool) -> Answer:
-        """Return what a reader lacks; one of another director has nothing yet."""
+        """Return the rows that a reader lacks: all of them if it has read from another director."""
         place = (cuts, rows, texts) if start == self.start else (0, 0, 1)
         part = self.log.part_after(*place)
         about = None if knows else self.about

@@ -94,7 +94,7 @@ class Link:
         )
 
     def read(self, start: int, cuts: int, rows: int, texts: int, *, knows: bool) -> Answer | None:
-        """Wait some seconds for what a reader lacks; None if the run has no director at this moment.
+        """Wait some seconds for the rows that a reader lacks; None if the run has no director at this moment.
 
         See `answer` for the parameters.
         """
@@ -154,7 +154,7 @@ class Link:
 
     @property
     def last_state(self) -> str:
-        """Where the run could go on, in words."""
+        """The state from which the run can continue, in words."""
         folder = self.listed().folder
         return f"its checkpoints are in {folder}" if folder else "without a folder it left no checkpoint"
 

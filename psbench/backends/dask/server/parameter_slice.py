@@ -162,11 +162,11 @@ class ParameterSlice:
         return state
 
     def facts(self) -> dict[str, dict[str, float]]:
-        """Return what the outcome of the run tells of the slice."""
+        """Return facts about the slice for the outcome of the run."""
         return {}
 
     def close(self) -> None:
-        """Give back what the process holds for the slice beside its memory."""
+        """Release the resources of the slice other than its memory."""
 
     # ---------------------------------------------------------------- pushes
 

@@ -104,7 +104,7 @@ class SharedSlice(ParameterSlice):
         """Do nothing: the worker has written it."""
 
     def discard(self, key: PushKey) -> bool:
-        """Do nothing: what is written cannot be taken back."""
+        """Do nothing: a written update cannot be undone."""
         return True
 
     def answer(self, worker: int, ticket: int, version: int, aggregate: bool, fragment: int) -> Tensor:
