@@ -86,7 +86,7 @@ def test_the_table_has_means_intervals_and_speed_up(comparison):
 
 def test_a_report_of_two_strategies_has_figures_of_their_waiting(runs, monkeypatch):
     monkeypatch.setattr(results_page, "page", lambda _, **given: bool(given["between"]))
-    assert [results_page._page(compare(some)) for some in (runs[:1], runs[:3])] == [False, True]
+    assert [results_page._page(compare(some), None) for some in (runs[:1], runs[:3])] == [False, True]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 4])

@@ -99,7 +99,7 @@ def test_strangers_are_dropped_and_counted(server: ServerSocket) -> None:
 MALFORMED = {
     "unknown kind 200": Frame(200, b"{}", None),
     "Ready": Frame(10, msgpack.encode([5]), None),
-    "carries 1 entries": Frame(5, msgpack.encode([]), torch.ones(1)),
+    "carries 1 more": Frame(5, msgpack.encode([]), torch.ones(1)),
     "StateReply": Frame(StateReply.kind, b"no MessagePack", None),
 }
 
