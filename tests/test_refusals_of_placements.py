@@ -205,3 +205,48 @@ def test_parts_of_a_mixture():
     """Ten entries in a hundred of a model are no model to mix with."""
     sparse = {"name": "step_then_mix", "codec": {"name": "top_k", "ratio": 0.1}}
     refused("parts_of_a_mixture", **GOSSIP | {"communication": sparse})
+
+
+# -------------------------------------------------------------------- one memory
+
+UNLOCKED = {
+    "consistency": {"name": "hogwild", "write_s": 5.0},
+    "aggregation": "last_write",
+    "placement": "shared_memory",
+}
+
+
+def weights_of(strategy):
+    """How much of each update remains, where two workers often write at a time."""
+    cluster = ScriptedCluster(strategy, [1, 1.01])
+    cluster.run(until=20)
+    return {
+        w for _, _, actions in cluster.history for a in actions if isinstance(a, Apply) for w in a.weights
+    }
+
+
+def test_writes_that_take_no_time():
+    """No write is under way when another ends: the last write is the mean."""
+    assert min(weights_of(Strategy(**PLAIN | UNLOCKED))) < 1
+    at_once = refused("writes_that_take_no_time", **UNLOCKED | {"consistency": "asp"})
+    assert weights_of(at_once) == {1}
+
+
+def test_overlaps_that_lose_nothing():
+    """The writes overlap, and yet all of each remains."""
+    kept = refused("overlaps_that_lose_nothing", **UNLOCKED | {"aggregation": "mean"})
+    assert weights_of(kept) == {1}
+
+
+def test_no_memory_to_write_into():
+    """The gradient is in the model once it has come to the server: a worker does not write it as well."""
+    sent = refused("no_memory_to_write_into", **UNLOCKED | {"placement": "parameter_server"})
+    assert sent.placement.bytes_up(60, 2) == 60
+    assert Strategy(**PLAIN | UNLOCKED).placement.bytes_up(60, 2) == 0
+
+
+def test_codecs_of_what_is_not_sent():
+    """Fewer bytes of nothing are nothing."""
+    shorter = {"communication": {"name": "every_step", "codec": "fp16"}}
+    encoded = refused("codecs_of_what_is_not_sent", **UNLOCKED | shorter)
+    assert encoded.placement.bytes_up(30, 2) == encoded.placement.bytes_up(60, 2) == 0

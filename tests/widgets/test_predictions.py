@@ -28,7 +28,7 @@ def test_who_expects_nothing_is_told_nothing():
 
 @pytest.mark.parametrize(
     ("expected", "message"),
-    [({"accuracy": 95}, "from 0 to 1"), ({"times_as_fast": 0}, "is above 0")],
+    [({"accuracy": 95}, "from 0 to 1"), ({"times_as_fast": 0}, "must be above 0")],
 )
 def test_what_cannot_come_is_not_expected(expected, message):
     with pytest.raises(ParameterError, match=message):

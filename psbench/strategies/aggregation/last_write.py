@@ -33,9 +33,8 @@ class LastWrite(Overwriting):
         """Find the blocks that are lost."""
         (push,) = pushes
         began = view.workers[push.worker].last_push_s
-        others = [
-            view.workers[other.worker].last_push_s for other in view.pending.values() if other is not push
-        ]
+        pending = view.pending.values()
+        others = [view.workers[other.worker].last_push_s for other in pending if other.id != push.id]
         apart_s = min((other - began for other in others if other >= began), default=float("inf"))
         entries = sum(size for _, size in view.layout)
         write_s = view.now - began

@@ -10,7 +10,9 @@ from psbench_fuzz.model.rule import Decisions, Rule, rule
 from psbench_fuzz.model.view import ModelCluster
 
 #: nothing moves
-rule("placement", "all_reduce", "gossip", "map_reduce", "peers", "sharded", "summing_servers")(Rule)
+rule(
+    "placement", "all_reduce", "gossip", "map_reduce", "peers", "sharded", "shared_memory", "summing_servers"
+)(Rule)
 
 
 @rule("placement", "parameter_server")

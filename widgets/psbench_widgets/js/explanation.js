@@ -8,10 +8,12 @@ export class Explanation {
   constructor(send) {
     this.send = send;
     this.mine = select([], { class: "psb-select psb-explain-run", "aria-label": "run to explain" });
-    this.other = select([], { class: "psb-select psb-explain-other", "aria-label": "run to compare it with" });
+    const other = { class: "psb-select psb-explain-other", "aria-label": "run to compare it with" };
+    this.other = select([], other);
     this.seeds = h("input", {
       ...{ class: "psb-input psb-explain-seeds", type: "number", min: "1", max: "50", value: SEEDS },
-      ...{ "aria-label": "number of seeds", title: "the runs of further seeds are made; one seed is no answer" },
+      "aria-label": "number of seeds",
+      title: "the runs of further seeds are made; one seed is no answer",
     });
     const ask = () =>
       this.send({
