@@ -144,7 +144,7 @@ def test_a_person_picks_runs_switches_stops_reloads_and_compares(page: Page, scr
 
     web.click("button.psb-run")
     wait_rows(web, "val_accuracy", 3)
-    before, width = rows(web, "val_accuracy"), web.locator(".psb-meter-fill").bounding_box()["width"]
+    before, width = rows(web, "val_accuracy"), web.locator(".psb-meter-fill").first.bounding_box()["width"]
     # more rows, or, of a line that has become long, fewer: it is thinned
     web.wait_for_function(f"([key, n]) => ({ROWS})(key) !== n", arg=["val_accuracy", before])
     web.wait_for_function(
