@@ -58,7 +58,7 @@ def test_what_its_yaml_composes_learns() -> None:
         judge(run(each.but(stop={"epochs": 12})))
 
 
-@pytest.mark.by_day(4)
+@pytest.mark.by_day(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks("python", text)])
 def test_python_blocks_run_in_order_and_learn(

@@ -96,6 +96,7 @@ def test_workers_that_fail_send_noise_or_anneal_change_nothing_of_that():
         assert torch.equal(recompute(Schedule.of(run)).parameters, run.parameters)
 
 
+@pytest.mark.nightly
 @pytest.mark.dask
 def test_a_live_run_is_recomputed_to_the_bit():
     run = ps.run(experiment(cluster={"name": "homogeneous", "workers": 2}, backend="dask"))
@@ -348,6 +349,7 @@ class Divides(Cause):
 # ---------------------------------------------------------------- planted causes
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("kind", [*KINDS, NONE])
 def test_a_planted_cause_comes_first(kind):
     """Beside weak causes and another schedule; `python -m tests.planted_causes` tries twenty of each kind."""
