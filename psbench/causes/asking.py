@@ -120,7 +120,7 @@ def why(
 
 
 def _names(mine: Run, other: Run) -> tuple[str, str]:
-    """Return what the runs are called: by their differences if they have the same title."""
+    """Return names of the two runs: their titles, or their differences if the titles are equal."""
     titles = mine.experiment.title, other.experiment.title
     labels = tuple(group([mine, other]).runs)
     return labels if titles[0] == titles[1] and len(labels) == 2 else titles

@@ -1,4 +1,4 @@
-"""What a report shows of the answer to why a run is worse than another."""
+"""A report's section on why a run is worse than another: the protocol that an answer keeps."""
 
 from __future__ import annotations
 
