@@ -27,6 +27,7 @@ def direct_run(director: Director, packed: bytes, folder: str, *, overwrite: boo
     SpecError, DataError, BackendError
         As `psbench.run`.
     """
+    # from the client that submitted this task, which Dask unpickles from it as well; never from a file
     experiment: Experiment = pickle.loads(packed)
     path = Path(folder) if folder else None
     if path is not None:  # one whose Dask worker is being retired writes a last checkpoint

@@ -66,7 +66,7 @@ def submit(
     if experiment.backend != "dask":
         raise ParameterError(f"backend: {experiment.backend!r} has no detached runs; set backend: dask")
     if name is not None and not _NAME.fullmatch(name):
-        raise ParameterError(f"name: {name!r} may have letters, digits, '.', '_' and '-', at most 64")
+        raise ParameterError(f"name: {name!r} must have at most 64 letters, digits, '.', '_' or '-'")
     if resume and folder is None:
         raise ParameterError("resume: continues the run in a folder; give one")
     check_objects(experiment)

@@ -212,7 +212,7 @@ def test_what_cannot_run_is_refused_before_any_work_starts(
     (tmp_path / "run.json").write_text("{}")
     for given, options, message in (
         (spec.but(backend="simulated", scheduler=None), {}, "has no detached runs; set backend: dask"),
-        (spec, {"name": "no/name"}, "name: 'no/name' may have letters"),
+        (spec, {"name": "no/name"}, "name: 'no/name' must have at most 64"),
         (spec, {"resume": True}, "resume: continues the run in a folder"),
         (spec.but(model=lambda: lock and ps_net()), {}, "cannot be sent to Dask's workers"),
         (spec, {"folder": tmp_path}, "holds another run"),

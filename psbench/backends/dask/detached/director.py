@@ -57,7 +57,7 @@ class Answer(NamedTuple):
     Attributes
     ----------
     start : int
-        The director's start number: a reader of another one begins anew.
+        The director's start number: a reader that knew another one reads again from row 0.
     part : LogPart
     about : dict or None
         Specification and facts, for a reader that has none, once the experiment was accepted.
