@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from psbench.core import actions as act
 from psbench.core.actions import Action
+from psbench.core.allowances import Allowances
 from psbench.core.collective import Collective
 from psbench.core.drain import Drain
 from psbench.core.events import Push
@@ -56,6 +56,8 @@ class ActionProcessor:
         Workers that must be released or held before the answer is complete.
     needs_full_model : set of int
         Workers whose next model must be sent whole, not as a difference.
+    allowances : Allowances
+        Of workers that decide when they push.
     evaluation_due : callable () -> bool, or None
         Whether the version just made is evaluated before the answer continues; see
         `Engine.pause_for_evaluations`.
@@ -82,6 +84,7 @@ class ActionProcessor:
         self.out: list[Action] = []
         self.unanswered: set[int] = set()
         self.needs_full_model: set[int] = set()
+        self.allowances = Allowances(view)
         self.measuring_part: str | None = None
         self.evaluation_due: Callable[[], bool] | None = None
         self.drain: Drain | None = None
@@ -259,7 +262,7 @@ class ActionProcessor:
             worker.fragment = orders["fragment"]
             self.note_fragments(worker, release.fragment)
         if self._decides_own_rounds:
-            release.allowance = self.allow(worker)
+            release.allowance = self.allowances.give(worker)
         if voted or self._computes_on_workers:
             kept = self._complete_for_own_half(release, worker, status)
         if self.migration is not None and step:
@@ -269,34 +272,13 @@ class ActionProcessor:
         else:
             self._hand_out(release, kept)
 
-    def allow(self, worker: WorkerView) -> int:
-        """Set and return the samples that a worker may take until its push; -1 without a limit.
-
-        Idle workers share equally what is left of the run's epochs. A worker that computes is expected to
-        push as much as it did last, and at first all that it was allowed.
-        """
-        view = self.view
-        if view.epochs is None:
-            worker.allowance = -1
-            return -1
-        left = view.epochs * view.dataset_size - view.samples - sum(p.samples for p in view.pending.values())
-        idle = 1
-        for other in view.workers.values():
-            if other is worker or other.status is GONE:
-                continue
-            if other.status is COMPUTING and other.allowance >= 0:
-                left -= min(other.allowance, other.pushed_samples or other.allowance)
-            else:
-                idle += 1
-        worker.allowance = max(0, math.ceil(left / idle - 1e-6))
-        return worker.allowance
-
     def allow_again(self, workers: Sequence[WorkerView]) -> None:
         """Renew the step allowance of workers that are about to be released."""
         for worker in workers:
             worker.allowance = -1
+            self.allowances.end(worker.id)
         for worker in workers if self._decides_own_rounds else ():
-            self.allow(worker)
+            self.allowances.give(worker)
 
     def note_fragments(self, worker: WorkerView, fragment: int) -> None:
         """Record that a worker is sent a fragment, or the whole model (-1)."""
@@ -411,6 +393,7 @@ class ActionProcessor:
         if worker.status != Status.COMPUTING:
             raise ProtocolError(f"worker {cancel.worker} was cancelled, but it does not compute")
         worker.status = Status.PUSHED
+        self.allowances.end(cancel.worker)
         worker.ticket += 1  # what it still sends carries the old one and is void
         self.view.num_computing -= 1
         self.view.cancelled += 1
@@ -531,6 +514,7 @@ class ActionProcessor:
         self.composition_id = state["composition_id"]
         self.handed_over = state["handed_over"]
         self.unanswered.clear()
+        self.allowances.count_again()
 
     def record(self, kind: Kind, **columns: Any) -> None:
         """Write a row in the log, if there is one."""

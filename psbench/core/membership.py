@@ -75,6 +75,7 @@ class EngineMembership:
         view.num_voted -= worker.status is Status.VOTED
         view.cancelled += 1
         worker.status, worker.voted_samples = Status.NEW, 0
+        self._processor.allowances.end(worker.id)
         worker.ticket += 1
         self._processor.unanswered.add(worker.id)
         self._processor.record(Kind.CANCEL, worker=worker.id)
@@ -166,6 +167,7 @@ class EngineMembership:
         elif worker.status == Status.VOTED:
             view.num_voted -= 1
         worker.status, worker.voted_samples = Status.GONE, 0
+        processor.allowances.end(worker.id)
         worker.hold_reason = ""
         worker.overlapping = False
         view.num_active -= 1
