@@ -14,6 +14,7 @@ from psbench.core.stop import Stop
 from psbench.metrics.clocks import Clocks
 from psbench.metrics.rows import Rows, pick, positions, trained
 from psbench.metrics.timebase import clock_of
+from psbench.percents import percent
 
 #: rows that say whether a worker waits
 _STATES = (
@@ -156,14 +157,14 @@ class LogProgress:
 
 
 def _quality(evaluated: Mapping[str, float | None]) -> str:
-    """Return the model's quality as text: its accuracy if evaluated, else a loss.
+    r"""Return the model's quality as text: its accuracy if evaluated, else a loss.
 
     >>> _quality({"val_accuracy": 0.913, "val_loss": 0.25}), _quality({"train_loss": 0.25})
-    ('accuracy 91.3 %', 'loss 0.25')
+    ('accuracy 91.3\xa0%', 'loss 0.25')
     """
     for name in ("val_accuracy", "val_loss", "train_loss"):
         if (value := evaluated.get(name)) is not None:
-            return f"accuracy {100 * value:.1f} %" if name == "val_accuracy" else f"loss {value:.4g}"
+            return f"accuracy {percent(value, 1)}" if name == "val_accuracy" else f"loss {value:.4g}"
     return ""
 
 

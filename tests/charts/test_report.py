@@ -106,7 +106,7 @@ def test_text_states_the_budget_the_rates_and_the_doubts(comparison, runs):
     assert comparison.table().set_index("strategy")["lr_convention"]["asp"].startswith("asp: lr k/n")
     three = compare([*runs[:3], runs[0].experiment.but(seed=2)])  # of the first
     assert three.warnings == ["asp: fewer than three seeds: differences may be chance"]
-    assert re.search(r"all_reduce +2 .* 1\.00 ×", text)
+    assert re.search(r"all_reduce +2 .* 1\.00\u00a0×", text)
 
 
 def test_unequal_budgets_are_said(runs):

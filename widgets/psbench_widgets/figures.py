@@ -19,6 +19,7 @@ from psbench.charts import tables
 from psbench.charts.growing import Columns, GrowingTables
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
+from psbench.percents import UNIT
 from psbench_widgets.livechart import LiveChart
 from psbench_widgets.static_picture import as_columns, bare
 
@@ -435,7 +436,7 @@ def of_some(columns: Columns) -> Columns:
 
 
 def _tenth(number: int) -> str:
-    return f"{100 * number // GROUPS}-{100 * (number + 1) // GROUPS} %"
+    return f"{100 * number // GROUPS}-{100 * (number + 1) // GROUPS}{UNIT}"
 
 
 def with_sweep(own: Columns, swept: Columns) -> Columns:

@@ -1,7 +1,7 @@
 // The timeline of one run on a canvas: a row for each worker, spans of what it does, drawn from a recording.
 import { h } from "./dom.js";
 import { bySpeed, layout, MANY, margins, sharesAlong } from "./layout.js";
-import { duration, upTo } from "./recording.js";
+import { duration, percent, upTo } from "./recording.js";
 
 const BIN = 4; // pixels in which a band's shares are the same
 const AXIS = 18;
@@ -284,15 +284,14 @@ export class Timeline {
       if (place === undefined || i % every) return;
       const share = this.recording.waiting[place];
       const y = (i + 0.5) * this.row - (isSpelled ? 6 : 0);
-      const percent = `${Math.round(100 * share)} %`;
       pen.fillStyle = this.ink.soft;
       pen.fillRect(left, y - high / 2, width, high);
       pen.fillStyle = this.colours.wait;
       pen.fillRect(left, y - high / 2, width * share, high);
       pen.fillStyle = this.ink.muted;
-      const words = !share ? "never waits" : `${percent} waiting`;
+      const words = !share ? "never waits" : `${percent(share)} waiting`;
       if (isSpelled) pen.fillText(words, this.width - 2, y + 13);
-      else pen.fillText(percent, this.width - 2, y + 0.5);
+      else pen.fillText(percent(share), this.width - 2, y + 0.5);
     });
   }
 
@@ -404,9 +403,9 @@ export class Timeline {
     const { phases, tables } = this.recording;
     const found = sharesAlong(places, this.recording.rows, tables.spans, [time], phases.length);
     const parts = phases
-      .map((name, phase) => [name, Math.round(100 * found[phase])])
-      .filter(([, share]) => share);
-    const words = parts.map(([name, share]) => `${share} % ${name}`).join(", ");
+      .map((name, phase) => [name, found[phase]])
+      .filter(([, share]) => share >= 0.005);
+    const words = parts.map(([name, share]) => `${percent(share)} ${name}`).join(", ");
     return `Of these ${count} workers at ${time.toFixed(3)} s: ${words}`;
   }
 
