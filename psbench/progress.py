@@ -103,6 +103,13 @@ class RunProgress:
         Such as "epoch 7 of 20, accuracy 91.3 %, virtual 03:12, ssp: workers 2 and 5 wait for worker 8
         (staleness bound)".
         """
+        return f"{self.reached(backend)}: {self._waiting()}"
+
+    def reached(self, backend: str) -> str:
+        """Return the state as a phrase without the waiting workers, which the panel draws.
+
+        Such as "epoch 7 of 20, accuracy 91.3 %, virtual 03:12, ssp".
+        """
         stop = self._stop
         most = f" of {stop.epochs:g}" if stop.epochs else ""
         # an epoch counts from its first sample on, and the last one until the end
@@ -114,7 +121,7 @@ class RunProgress:
         clock = clock_of({"backend": backend})
         name = self._names[self.composition] if self.composition < len(self._names) else ""
         quality = f"{self._quality}, " if self._quality else ""
-        return f"epoch {epoch}{most}, {quality}{clock} {clock_time(self.now)}, {name}: {self._waiting()}"
+        return f"epoch {epoch}{most}, {quality}{clock} {clock_time(self.now)}, {name}"
 
     def _waiting(self) -> str:
         if not self._holds:

@@ -183,7 +183,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
         f"{record['staleness']:.1f}",
     ]
     assert "worker 3 never" in panel.web.text_content(".psb-result p")
-    assert panel.web.text_content(".psb-result .psb-link") == "What would ASP have done?"
+    assert panel.web.text_content(".psb-result .psb-link") == "What would ASP, without waiting, have done?"
     whole = recording(panel.lab.finished[0].log, [3])
     assert float(panel.web.get_attribute(".psb-stage", "data-now")) == whole.next("wait", -1.0)
     assert panel.web.evaluate("() => document.querySelector('.psb-lab').stage.rate") == whole.end_s / 10
@@ -249,8 +249,11 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
 
 #: of each phase in the timeline, the colour at the upper edge of a row and in its middle; and how many pixels
 #: of waiting the bar at the end of each row has
-DRAWN = """() => { const { recording, timeline } = document.querySelector('.psb-lab').stage.films[0];
-  const { start_s, end_s, phase } = recording.tables.spans; const { now, to } = timeline.view;
+DRAWN = """() => { const { stage } = document.querySelector('.psb-lab');
+  const { recording, timeline } = stage.films[0]; const { start_s, end_s, phase } = recording.tables.spans;
+  stage.rescale(1 / 64); // a message is some pixels wide
+  const send = recording.phases.indexOf('send');
+  stage.go(end_s[phase.findIndex((each, k) => each === send && start_s[k] > stage.now)], true);
   const pen = document.querySelector('.psb-timeline-canvas').getContext('2d');
   const colours = (x, y, wide = 1) => {
     const { data } = pen.getImageData(Math.round(x), Math.round(y), wide, 1);
@@ -258,13 +261,16 @@ DRAWN = """() => { const { recording, timeline } = document.querySelector('.psb-
   const found = {};
   timeline.shown.forEach(({ place }, i) => { const [first, stop] = recording.rows[place];
     for (let k = first; k < stop; k++) {
-      const [from, until] = [start_s[k], end_s[k]].map((t) => timeline.x(t));
-      if (until - from > 3 && start_s[k] > now && end_s[k] < to)
+      const from = Math.max(timeline.gutter, timeline.x(start_s[k]));
+      const until = Math.min(timeline.width - timeline.right, timeline.x(end_s[k]));
+      const middle = (from + until) / 2;
+      if (until - from > 3 && Math.abs(middle - timeline.x(stage.now)) > 2)
         found[recording.phases[phase[k]]] = [0.12, 0.5].map(
-          (part) => colours((from + until) / 2, (i + part) * timeline.row)[0]); } });
+          (part) => colours(middle, (i + part) * timeline.row)[0]); } });
   const isHot = (colour) => colour.join() === found.wait?.[1].join();
   const totals = timeline.shown.map((_, i) => Math.max(...Array.from({ length: timeline.row }, (_, y) =>
     colours(timeline.width - timeline.right + 8, i * timeline.row + y, 76).filter(isHot).length)));
+  stage.rescale(64);
   return { found, totals, shares: [...recording.waiting] }; }"""
 
 
@@ -675,6 +681,26 @@ def test_a_wait_under_the_pointer_is_joined_to_the_worker_that_ended_it(panel: D
         web.mouse.move(box["x"] + at["x"], box["y"] + (at["row"] + part) * at["height"])
         assert " waits " in web.text_content(".psb-why")
         assert web.evaluate(picture) != before
+
+
+def test_the_wheel_with_ctrl_zooms_around_the_moment_and_alone_scrolls_the_page(panel: Direct) -> None:
+    web = panel.web
+    web.click(".psb-first-wait")
+    shown = """() => { const [{ timeline }] = document.querySelector('.psb-lab').stage.films;
+      return [timeline.view.to - timeline.view.from, timeline.view.now]; }"""
+    before, moment = web.evaluate(shown)
+    web.locator(".psb-timeline-canvas >> nth=0").hover()
+    web.mouse.wheel(0, -100)
+    panel.settle(200)
+    assert web.evaluate(shown) == [before, moment]
+    web.evaluate("() => document.querySelector('.psb-timeline').scrollIntoView()")
+    web.locator(".psb-timeline-canvas >> nth=0").hover()
+    web.keyboard.down("Control")
+    web.mouse.wheel(0, -100)
+    panel.settle(200)
+    web.keyboard.up("Control")
+    assert web.evaluate(shown) == [before / 2, moment]
+    web.click(".psb-wider")
 
 
 def test_a_curve_is_drawn_and_the_gap_is_shown(panel: Direct) -> None:

@@ -263,7 +263,7 @@ class RunView:
             return found
         fraction = progress.fraction()
         left = time_left(fraction, time.monotonic() - job.began_s)
-        words = "stopping" if job.control.stopping else progress.words(experiment.backend)
+        words = "stopping" if job.control.stopping else progress.reached(experiment.backend)
         shown = {"words": words, "fraction": fraction, "left": left}
         return found | shown | {"beginning": False, "starting": {}}
 

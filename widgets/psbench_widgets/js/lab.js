@@ -91,7 +91,8 @@ class Lab {
     this.head.append(this.opening);
     this.hint.hidden = true;
     this.stage.show([film], { at: 0 });
-    if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.stage.toggle();
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) this.stage.toFirstWait();
+    else this.stage.toggle();
   }
 
   endOpening() {
@@ -516,6 +517,7 @@ class Lab {
     this.hint.hidden = true;
     this.whatIf.show(films[0].about, live);
     if (!live) this.onMoment(this.stage.now, false);
+    else if (this.stage.follow && this.bus.time !== null) this.bus.set({ time: null }); // of the run before
     this.showResult();
   }
 
@@ -590,6 +592,7 @@ class Lab {
         h("summary", {}, `Error in the panel: ${status.trouble.trim().split("\n").at(-1)}`),
         h("pre", {}, status.trouble),
       );
+    if (running) this.endOpening();
     if (running) this.hint.hidden = true;
     if (running && /^(queued run|run \d+ queued)/.test(this.answer.textContent)) this.say("");
     this.sayLast();

@@ -97,11 +97,14 @@ const words = (x, y, text, kind = "") =>
 
 function server(nodes, state, composition) {
   const name = composition.servers > 1 ? `${composition.servers} servers` : "server";
-  nodes.append(s("rect", { x: WIDTH / 2 - 98, y: 4, width: 196, height: 36, rx: 6, class: "psb-server" }));
-  nodes.append(words(WIDTH / 2, 18, name, "psb-strong"));
   const waiting = state.buffer.length;
   const buffer = waiting ? `${waiting} push${waiting > 1 ? "es" : ""} in the buffer` : "buffer empty";
-  nodes.append(words(WIDTH / 2, 33, `model version ${state.version}, ${buffer}`));
+  const about = `model version ${state.version}, ${buffer}`;
+  const width = Math.max(196, LETTER * about.length);
+  const box = { x: (WIDTH - width) / 2, y: 4, width, height: 36, rx: 6, class: "psb-server" };
+  nodes.append(s("rect", box));
+  nodes.append(words(WIDTH / 2, 18, name, "psb-strong"));
+  nodes.append(words(WIDTH / 2, 33, about));
 }
 
 function node(worker, found, at, radius, colours, named, selected, spelled, ahead, otherwise) {

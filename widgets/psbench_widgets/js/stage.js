@@ -177,6 +177,7 @@ export class Stage {
         brush: (brush) => this.select({ brush }),
         worker: (worker) => this.select({ worker: worker === this.worker ? null : worker }),
         tell: (text) => this.tell(text),
+        zoom: (factor) => this.rescale(factor),
       });
       return { recording, timeline };
     });

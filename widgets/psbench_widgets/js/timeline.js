@@ -9,12 +9,14 @@ const TICKS = 6; // of the versions alone
 // waiting stands out: full and hot; what travels is half as high as what is computed
 const THICK = { compute: 0.86, pull: 0.43, send: 0.43, wait: 0.86, switching: 0.43, cancelled: 0.43 };
 const STACK = ["compute", "pull", "send", "cancelled", "switching", "wait"];
+const COUNTABLE = 5; // pixels from which a span is parted from the next
 const TALLEST = 150;
 const TOTAL_BAR = 40; // pixels of a total in a row that is lower
 const SPELLED = 26; // rows so high have room for words below their totals
 
 export class Timeline {
-  // events: at(time) when a moment is picked, brush([from, to] or null), worker(id or null), tell(text or "")
+  // events: at(time) when a moment is picked, brush([from, to] or null), worker(id or null),
+  // tell(text or ""), zoom(factor of what is shown)
   constructor(colours, events) {
     this.colours = colours;
     this.events = events;
@@ -24,7 +26,8 @@ export class Timeline {
       role: "img",
       tabindex: "0",
       title:
-        "Drag to select a span of time, press a number to select a worker; " +
+        "Drag to select a span of time, press a number to select a worker, " +
+        "pinch or turn the wheel with Ctrl to zoom; " +
         "keys: up and down select a worker, [ and ] set start and end of a span, Escape clears it",
     });
     this.element = h("div", { class: "psb-timeline" }, this.canvas);
@@ -33,6 +36,7 @@ export class Timeline {
     this.canvas.onpointerdown = (event) => this.press(event);
     this.canvas.onpointerup = (event) => this.release(event);
     this.canvas.onkeydown = (event) => this.onKey(event);
+    this.canvas.onwheel = (event) => this.wheel(event);
   }
 
   // highest: pixels that a row may have; hasAxis: whether no timeline below it has the same axis
@@ -78,6 +82,7 @@ export class Timeline {
       line: style.getPropertyValue("--psb-line") || "#ccc",
       accent: style.getPropertyValue("--psb-accent") || "#1976d2",
       soft: style.getPropertyValue("--psb-soft") || "#eee",
+      paper: style.getPropertyValue("--psb-around") || "#fff",
       font: style.fontFamily,
     };
     this.axis(pen);
@@ -85,7 +90,7 @@ export class Timeline {
     this.unknown(pen);
     pen.save();
     pen.beginPath();
-    pen.rect(this.gutter, 0, width - this.gutter - this.right + 6, this.height);
+    pen.rect(this.gutter, 0, width - this.gutter - this.right, this.height);
     pen.clip();
     this.shown.forEach(({ places }, i) => places && this.shares(pen, places, i));
     this.shown.forEach(
@@ -95,15 +100,8 @@ export class Timeline {
     );
     this.versions(pen);
     this.joins(pen);
-    pen.fillStyle = this.ink.text;
-    const x = this.x(now);
-    pen.fillRect(x - 0.75, 0, 1.5, this.height - this.axisHeight + 4);
-    pen.beginPath();
-    pen.moveTo(x - 5, 0);
-    pen.lineTo(x + 5, 0);
-    pen.lineTo(x, 6);
-    pen.fill();
     pen.restore();
+    this.cursor(pen, this.x(now));
     this.labels(pen, selected);
     if (this.right > TOTAL_BAR) this.totals(pen);
     this.canvas.setAttribute(
@@ -111,6 +109,17 @@ export class Timeline {
       `timeline of ${this.recording.workers.length} workers from ${from.toPrecision(4)} to ` +
         `${to.toPrecision(4)} s; the sentence below explains who waits and why`,
     );
+  }
+
+  // The moment: a line with a mark on top, which may stand out at either end.
+  cursor(pen, x) {
+    pen.fillStyle = this.ink.text;
+    pen.fillRect(x - 0.75, 0, 1.5, this.height - this.axisHeight + 4);
+    pen.beginPath();
+    pen.moveTo(x - 5, 0);
+    pen.lineTo(x + 5, 0);
+    pen.lineTo(x, 6);
+    pen.fill();
   }
 
   x(time) {
@@ -136,13 +145,13 @@ export class Timeline {
       const name = this.recording.phases[phase[k]];
       const thick = Math.max(1.5, this.row * THICK[name]);
       const left = this.x(start_s[k]);
+      const width = Math.max(0.6, this.x(end_s[k]) - left);
+      const top = i * this.row + (this.row - thick) / 2;
       pen.fillStyle = this.colours[name];
-      pen.fillRect(
-        left,
-        i * this.row + (this.row - thick) / 2,
-        Math.max(0.6, this.x(end_s[k]) - left),
-        thick,
-      );
+      pen.fillRect(left, top, width, thick);
+      if (width < COUNTABLE) continue;
+      pen.fillStyle = this.ink.paper; // one step after the other can be told apart
+      pen.fillRect(left + width - 1, top, 1, thick);
     }
     pen.globalAlpha = 1;
   }
@@ -378,6 +387,13 @@ export class Timeline {
     } else return;
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  // A pinch on a touchpad is a wheel with Ctrl; the wheel alone scrolls the page.
+  wheel(event) {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    this.events.zoom(2 ** (Math.sign(event.deltaY) * Math.min(1, Math.abs(event.deltaY) / 100)));
   }
 
   press(event) {
