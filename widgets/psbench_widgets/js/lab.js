@@ -521,11 +521,12 @@ class Lab {
     this.showResult();
   }
 
-  // Of the run that is shown first, once it is over.
+  // Of the run that is shown first, once it is over and no other is under way.
   showResult() {
     const [recording, beside] = this.stage.films.map((film) => film.recording);
     const line = (shown) => this.model.get("runs").find(({ number }) => `run ${number}` === shown?.about.key);
-    this.result.show(this.stage.running ? null : line(recording), recording, line(beside));
+    const isOver = !this.stage.running && !this.element.dataset.running;
+    this.result.show(isOver ? line(recording) : null, recording, line(beside));
   }
 
   // Lines over the charts follow at once; what is a sum up to the moment follows when it rests.
@@ -583,6 +584,7 @@ class Lab {
     this.progress.setAttribute("aria-valuenow", String(Math.round(100 * (fraction ?? 0))));
     this.keepPlace(running);
     this.element.dataset.running = running ? String(status.running) : "";
+    this.showResult();
     this.starting.hidden = !(running && status.starting?.rows?.length);
     if (!this.starting.hidden) this.starting.replaceChildren(startTable(status.starting));
     this.watch.classList.toggle("psb-put-away", Boolean(running && status.beginning));

@@ -1,5 +1,5 @@
 // One or two runs on one time axis: timelines, the state at a moment, and the controls that move the moment.
-import { button, h, select } from "./dom.js";
+import { button, h, morph, select } from "./dom.js";
 import { machine } from "./machine.js";
 import { Moment } from "./moment.js";
 import { Recording } from "./recording.js";
@@ -419,18 +419,10 @@ export class Stage {
       );
       const active = document.activeElement;
       const at = film.place.contains(active) ? active?.getAttribute("data-worker") : null;
-      if (!loaded) film.place.replaceChildren(h("p", { class: "psb-loading" }, "loading …"));
-      else
-        film.place.replaceChildren(
-          this.films.length > 1
-            ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label)
-            : "",
-          this.picture.value === "machines"
-            ? machine(film.state, film.recording.about, looks().phases, this.worker, this.pressOf(film))
-            : sequence(film.recording, this.now, looks().phases, this.isCollective(film)),
-        );
+      morph(film.place, h("figure", { class: "psb-machine-place" }, this.picturesOf(film, loaded)));
       // what has the focus keeps it, though it is redrawn
-      if (at) film.place.querySelector(`.psb-node[data-worker="${at}"]`)?.focus();
+      if (at && document.activeElement !== active)
+        film.place.querySelector(`.psb-node[data-worker="${at}"]`)?.focus();
     }
     const shown = (time) => time.toFixed(digits(this.end));
     const clock = `${shown(this.now)} s of ${shown(this.end)} s`;
@@ -444,6 +436,19 @@ export class Stage {
     this.live.setAttribute("aria-pressed", String(this.follow));
     this.element.dataset.now = String(this.now);
     this.say();
+  }
+
+  // What stands beside the charts: of the machines or of their messages.
+  picturesOf(film, loaded) {
+    if (!loaded) return h("p", { class: "psb-loading" }, "loading …");
+    const { recording, state } = film;
+    const phases = looks().phases;
+    return [
+      this.films.length > 1 && h("figcaption", { class: "psb-film-name" }, recording.about.label),
+      this.picture.value === "machines"
+        ? machine(state, recording.about, phases, this.worker, this.pressOf(film))
+        : sequence(recording, this.now, phases, this.isCollective(film)),
+    ];
   }
 
   say() {

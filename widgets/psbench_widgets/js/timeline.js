@@ -164,16 +164,17 @@ export class Timeline {
     for (let x = this.gutter; x < this.width - this.right; x += BIN) xs.push(x);
     const times = xs.map((x) => this.time(x + BIN / 2));
     const found = sharesAlong(places, this.recording.rows, tables.spans, times, phases.length);
-    xs.forEach((x, k) => {
-      let top = i * this.row + 1;
-      for (const name of STACK) {
-        const height = (this.row - 2) * found[k * phases.length + phases.indexOf(name)];
-        if (!height) continue;
-        pen.fillStyle = this.colours[name];
-        pen.fillRect(x, top, BIN, height);
-        top += height;
-      }
-    });
+    const tops = xs.map(() => i * this.row + 1);
+    for (const name of STACK) {
+      const phase = phases.indexOf(name);
+      pen.fillStyle = this.colours[name];
+      xs.forEach((x, k) => {
+        const height = (this.row - 2) * found[k * phases.length + phase];
+        if (!height) return;
+        pen.fillRect(x, tops[k], BIN, height);
+        tops[k] += height;
+      });
+    }
   }
 
   // A tick at the foot for each new version, as long as they can be distinguished.
