@@ -9,7 +9,7 @@ export class Bus {
 
   set(values) {
     Object.assign(this, values);
-    const isMoment = Object.keys(values).join() === "time";
+    const isMoment = Object.keys(values).join() === "time" && values.time !== null;
     for (const view of this.views) view.mark(isMoment);
   }
 }

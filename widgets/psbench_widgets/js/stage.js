@@ -8,12 +8,14 @@ import { sequence } from "./sequence.js";
 import { Announcer } from "./announcer.js";
 import { Strip } from "./strip.js";
 import { Timeline } from "./timeline.js";
+import { MANY } from "./layout.js";
 import { looks, onThemeChange } from "./theme.js";
 
 const READABLE = 220; // spans that can be distinguished in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 const FILM = "film"; // the whole run in so many seconds
 const FILM_S = 10;
+const PICTURE_MS = 100;
 const KINDS = ["event", "update", "barrier", "epoch", "wait"];
 const CALLED = {
   compute: "computing",
@@ -259,7 +261,7 @@ export class Stage {
     const { press } = this.events;
     if (!press || film !== this.films[0]) return null;
     // what is held stays as it is, though newer pieces come
-    const hold = () => (this.pause(), (this.held = true));
+    const hold = () => ((this.held = true), this.pause());
     return { ...press, hold, release: () => ((this.held = false), this.draw()) };
   }
 
@@ -368,7 +370,9 @@ export class Stage {
     this.playing = null;
     this.play.textContent = "▶ play";
     this.play.title = "play";
-    if (was) this.events.moved(this.now, true);
+    if (!was) return;
+    this.draw();
+    this.events.moved(this.now, true);
   }
 
   // Seconds of the run in one second of playing.
@@ -417,18 +421,14 @@ export class Stage {
         this.worker,
         first ? [first.worker, first.waitedFor] : [],
       );
-      const active = document.activeElement;
-      const at = film.place.contains(active) ? active?.getAttribute("data-worker") : null;
-      morph(film.place, h("figure", { class: "psb-machine-place" }, this.picturesOf(film, loaded)));
-      // what has the focus keeps it, though it is redrawn
-      if (at && document.activeElement !== active)
-        film.place.querySelector(`.psb-node[data-worker="${at}"]`)?.focus();
     }
     const shown = (time) => time.toFixed(digits(this.end));
     const clock = `${shown(this.now)} s of ${shown(this.end)} s`;
-    this.clock.replaceChildren(h("b", {}, `${shown(this.now)} s`), ` of ${shown(this.end)} s`);
     const recordings = this.films.map(({ recording }) => recording);
     this.strip.draw(recordings, from, from + window, this.now, this.end, clock);
+    // all that measures the page has done so: from here on it changes
+    for (const film of this.films) this.drawPicture(film, loaded);
+    this.clock.replaceChildren(h("b", {}, `${shown(this.now)} s`), ` of ${shown(this.end)} s`);
     const [from_s, to_s] = this.brush ?? [];
     this.span.textContent = this.brush
       ? `selected: ${from_s.toFixed(digits(this.end))} to ${to_s.toFixed(digits(this.end))} s`
@@ -436,6 +436,20 @@ export class Stage {
     this.live.setAttribute("aria-pressed", String(this.follow));
     this.element.dataset.now = String(this.now);
     this.say();
+  }
+
+  // The machines, which of many workers are small and without words: while it plays they follow less often.
+  drawPicture(film, loaded) {
+    const at = performance.now();
+    const isMany = film.recording.workers.length > MANY;
+    if (this.playing && isMany && at - (film.picturedAt ?? 0) < PICTURE_MS) return;
+    film.picturedAt = at;
+    const active = document.activeElement;
+    const worker = film.place.contains(active) ? active?.getAttribute("data-worker") : null;
+    morph(film.place, h("figure", { class: "psb-machine-place" }, this.picturesOf(film, loaded)));
+    // what has the focus keeps it, though it is redrawn
+    if (worker && document.activeElement !== active)
+      film.place.querySelector(`.psb-node[data-worker="${worker}"]`)?.focus();
   }
 
   // What stands beside the charts: of the machines or of their messages.
