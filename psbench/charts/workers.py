@@ -260,8 +260,8 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
         bounds.mark_point(color=GREY, filled=True, opacity=1, size=22),
         # between the ends points may lie too close for words
         bounds.transform_filter("datum.order == 0 || datum.label == 'ASP'")
-        .transform_calculate(words=f"{is_asp} ? 'ASP: no bound' : datum.label + ': all wait for all'")
-        .mark_text(align=alt.expr(f"{is_asp} ? 'left' : 'right'"), dy=-9)  # within the chart
+        .transform_calculate(words=f"{is_asp} ? 'ASP: no bound' : datum.label")
+        .mark_text(align=alt.expr(f"{is_asp} ? 'left' : 'center'"), dy=-9)  # clear of the axis
         .encode(text=alt.Text("words:N")),
         own.mark_point(color=BLUE, filled=True, opacity=1, size=110),
         own.mark_text(align="left", dx=9, dy=11, fontWeight=600).encode(text=alt.Text("label:N")),
