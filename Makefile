@@ -125,9 +125,10 @@ nightly: test notebooks lowest prerelease  ## and the tests that are long and ra
 	@$(BIN)/python -m tests.chaos --minutes 20
 	@$(BIN)/python -m tests.chaos --minutes 10 --one
 
-pictures: $(VENV)/.dev  ## take the README's picture again, with the browser tests
+pictures: $(VENV)/.dev  ## take the pictures of README and texts again: the panel's with its browser tests
 	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py
 	@cp build/screenshots/lab.webp notebooks/pictures/
+	@$(BIN)/python -m tests.pictures
 
 # two cores at most: notebooks run one after another; `make pictures notebooks-fresh` recreates all stored output
 notebooks-fresh: $(VENV)/.dev  ## run the notebooks at full size, and store their outputs (an hour)

@@ -91,7 +91,8 @@ class Lab {
     this.head.append(this.opening);
     this.hint.hidden = true;
     this.stage.show([film], { at: 0 });
-    if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.stage.toggle();
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) this.stage.toFirstWait();
+    else this.stage.toggle();
   }
 
   endOpening() {
@@ -516,14 +517,16 @@ class Lab {
     this.hint.hidden = true;
     this.whatIf.show(films[0].about, live);
     if (!live) this.onMoment(this.stage.now, false);
+    else if (this.stage.follow && this.bus.time !== null) this.bus.set({ time: null }); // of the run before
     this.showResult();
   }
 
-  // Of the run that is shown first, once it is over.
+  // Of the run that is shown first, once it is over and no other is under way.
   showResult() {
     const [recording, beside] = this.stage.films.map((film) => film.recording);
     const line = (shown) => this.model.get("runs").find(({ number }) => `run ${number}` === shown?.about.key);
-    this.result.show(this.stage.running ? null : line(recording), recording, line(beside));
+    const isOver = !this.stage.running && !this.element.dataset.running;
+    this.result.show(isOver ? line(recording) : null, recording, line(beside));
   }
 
   // Lines over the charts follow at once; what is a sum up to the moment follows when it rests.
@@ -581,6 +584,7 @@ class Lab {
     this.progress.setAttribute("aria-valuenow", String(Math.round(100 * (fraction ?? 0))));
     this.keepPlace(running);
     this.element.dataset.running = running ? String(status.running) : "";
+    this.showResult();
     this.starting.hidden = !(running && status.starting?.rows?.length);
     if (!this.starting.hidden) this.starting.replaceChildren(startTable(status.starting));
     this.watch.classList.toggle("psb-put-away", Boolean(running && status.beginning));
@@ -590,6 +594,7 @@ class Lab {
         h("summary", {}, `Error in the panel: ${status.trouble.trim().split("\n").at(-1)}`),
         h("pre", {}, status.trouble),
       );
+    if (running) this.endOpening();
     if (running) this.hint.hidden = true;
     if (running && /^(queued run|run \d+ queued)/.test(this.answer.textContent)) this.say("");
     this.sayLast();
