@@ -397,7 +397,7 @@ def two_workers() -> Iterator[tuple[Client, dict[str, Relay]]]:
 def test_a_run_whose_director_is_lost_goes_on_or_says_why_not(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "5s")
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "20s")
     settings: dict[str, Any] = {"stop": FOREVER, "checkpoint_every": 0.2}
     settings["connection"] = {"restart_within_s": 3.0}
     frozen = list[int]()

@@ -25,7 +25,7 @@ from psbench.backends.dask.detached.director import (
 from psbench.backends.dask.detached.registry import Listed, Registry
 from psbench.backends.dask.lifetime import TASKS
 from psbench.backends.dask.placement import DIRECTOR
-from psbench.backends.dask.rpc import SchedulerLost, ask, ask_scheduler
+from psbench.backends.dask.rpc import SchedulerLost, Unresponsive, ask, ask_scheduler
 from psbench.clusters.connection import ConnectionSettings
 from psbench.core.log import EventLog
 from psbench.errors import BackendError, ParameterError, PsbenchError, ServerLost
@@ -111,7 +111,10 @@ class Link:
         See `answer` for the parameters.
         """
         place = start, cuts, rows, texts, knows, _WAIT_S
-        found: Answer | None = self._ask_director(answer, *place)
+        try:
+            found: Answer | None = self._ask_director(answer, *place)
+        except Unresponsive:  # the scheduler starts another one when it gives that Dask worker up
+            return None
         return found
 
     def request(self, method: str, *arguments: Any) -> None:
