@@ -150,3 +150,27 @@ def test_a_failed_run_says_why(panel: Direct, screenshots: Path, monkeypatch: py
     panel.shot(screenshots / "lab-failed.png")
     assert panel.audit() == []
     web.click(".psb-tab-watch")
+
+
+def test_detached_runs_of_a_cluster_are_listed_when_one_looks_and_attached_by_a_button(
+    panel: Direct, screenshots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web, asked = panel.web, list[str]()
+    monkeypatch.setattr(panel.lab._runner.cluster, "find", lambda name, *rest: asked.append(name))
+    web.click(".psb-tab-compare")
+    web.click(".psb-cluster-runs > summary")
+    words = "(text) => document.querySelector('.psb-cluster-words').textContent.includes(text)"
+    panel.wait(words, argument="a detached run belongs to a running Dask cluster; give its address")
+    run = {"name": "ssp", "state": "running", "words": "epoch 3 of 40", "folder": "/shared/ssp"}
+    panel.lab.cluster = {"at": "tcp://10.0.0.1:8786", "runs": [run]}
+    panel.wait(words, argument="tcp://10.0.0.1:8786 lists 1 detached run")
+    assert (
+        web.text_content(".psb-cluster-runs tr[data-name=ssp]") == "ssprunningepoch 3 of 40/shared/sspattach"
+    )
+    assert panel.audit() == []
+    panel.shot(screenshots / "lab-cluster-runs.png")
+    web.click(".psb-attach")
+    panel.settle(300)
+    assert asked == ["ssp"]
+    web.click(".psb-cluster-runs > summary")
+    web.click(".psb-tab-watch")

@@ -39,6 +39,8 @@ class RunEntry:
     #: of a fork: see `Job.forked`
     forked: tuple[str, ...] = ()
     _curve: list[float] = field(default_factory=list)
+    #: whether it is a run of a cluster, which the panel follows
+    is_detached: bool = False
 
     @property
     def label(self) -> str:
@@ -66,6 +68,7 @@ class RunEntry:
             "error": self.error,
             "ticked": self.ticked,
             "can_compare": self.run is not None,
+            "detached": self.is_detached,
         }
         if self.summary and self.run is not None:
             if not self._curve:
@@ -106,7 +109,7 @@ class RunTable:
             entry = self._entries.get(job.number)
             if entry is None:
                 entry = self._entries[job.number] = RunEntry(job.number, job.experiment, status, job.name)
-                entry.forked = job.forked
+                entry.forked, entry.is_detached = job.forked, job.detached is not None
                 self._name_all()
             if job.run is not None and entry.run is None:
                 entry.run, entry.summary = job.run, summary

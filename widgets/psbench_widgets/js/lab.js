@@ -8,6 +8,7 @@ import { ComparisonTable } from "./comparison.js";
 import { Explanation } from "./explanation.js";
 import { Result } from "./result.js";
 import { RunsTable } from "./runs.js";
+import { ClusterRuns } from "./cluster_runs.js";
 import { mountChart } from "./chart.js";
 import { updateSavedOutput } from "./saved_output.js";
 import { Visibility } from "./visibility.js";
@@ -50,6 +51,7 @@ class Lab {
       ["change:status", () => this.onStatus()],
       ["change:runs", () => this.onRuns()],
       ["change:table", () => this.onTable()],
+      ["change:cluster", () => this.cluster.show(this.model.get("cluster") ?? {})],
       ["change:goal", () => this.onGoal()],
       ["change:pace", () => (this.pace.value = this.model.get("pace"))],
       ["change:watch", () => this.place("watch")],
@@ -327,6 +329,8 @@ class Lab {
 
   comparePage() {
     this.runs = new RunsTable((message) => this.onRunAction(message));
+    this.cluster = new ClusterRuns((message) => this.send(message));
+    this.cluster.show(this.model.get("cluster") ?? {});
     this.table = new ComparisonTable();
     this.explanation = new Explanation((message) => this.onExplain(message));
     this.overlay = h("div", { class: "psb-grid" });
@@ -364,6 +368,7 @@ class Lab {
       "div",
       { class: "psb-page psb-compare", role: "tabpanel" },
       this.runs.element,
+      this.cluster.element,
       files,
       this.table.element,
       this.explanation.element,

@@ -199,6 +199,7 @@ export class RunsTable {
           act("use its settings", "settings", "Use these settings again", true),
           act("its Python", "python", "Show the Python code of this run", true),
           act("stop", "stop", "Stop or cancel this run", !over),
+          act("leave", "leave", "Stop following this run; it goes on", !over && run.detached),
           over && hide,
           act("remove", "remove", "Remove this run from the table", over),
         ),
