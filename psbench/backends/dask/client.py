@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from distributed import Client
 
 from psbench.backends.control import Control, Observer
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.connecting import connected
+from psbench.backends.dask.energy_meters import EnergyMeters
 from psbench.backends.dask.machines import check_machines, check_one_host
 from psbench.backends.dask.objects import check_objects
 from psbench.backends.dask.place_search import demand
@@ -81,10 +83,14 @@ def run_dask(
     with connected(experiment, len(roles), client, control.check) as connection:
         restarts, most, leaving = 0, experiment.recovery.max_restarts, set[str]()
         attempt: Attempt | None = None
+        meters = None if experiment.cluster.costs is None else EnergyMeters(connection, experiment.connection)
         while True:
             try:
                 attempt = _placed(workload, record, control, connection, client is None, leaving)
-                return attempt.run()
+                if meters is not None:
+                    meters.begin(attempt.placed.values())
+                outcome = attempt.run()
+                return outcome if meters is None else _with_energy(outcome, meters)
             except ServerRetired as retired:
                 leaving |= retired.leaving
                 _go_on(record, retired, "on other Dask workers")
@@ -109,6 +115,14 @@ def run_dask(
                 if outcome is None:
                     raise
                 return outcome
+
+
+def _with_energy(outcome: Outcome, meters: EnergyMeters) -> Outcome:
+    """Return the outcome with what was measured, or with the reason why it was not."""
+    facts = meters.facts()
+    why = facts.pop("not_measured", None)
+    facts["incidents"] = [*outcome.facts.get("incidents", ()), *([why] if why else [])]
+    return replace(outcome, facts=outcome.facts | facts)
 
 
 def _placed(
