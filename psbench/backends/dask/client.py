@@ -87,10 +87,7 @@ def run_dask(
         while True:
             try:
                 attempt = _placed(workload, record, control, connection, client is None, leaving)
-                if meters is not None:
-                    meters.begin(attempt.placed.values())
-                outcome = attempt.run()
-                return outcome if meters is None else _with_energy(outcome, meters)
+                return attempt.run() if meters is None else _metered(attempt, meters)
             except ServerRetired as retired:
                 leaving |= retired.leaving
                 _go_on(record, retired, "on other Dask workers")
@@ -117,8 +114,10 @@ def run_dask(
                 return outcome
 
 
-def _with_energy(outcome: Outcome, meters: EnergyMeters) -> Outcome:
-    """Return the outcome with what was measured, or with the reason why it was not."""
+def _metered(attempt: Attempt, meters: EnergyMeters) -> Outcome:
+    """Run to the end; return the outcome with the measured energy, or with the reason why there is none."""
+    meters.begin(attempt.placed.values())
+    outcome = attempt.run()
     facts = meters.facts()
     why = facts.pop("not_measured", None)
     facts["incidents"] = [*outcome.facts.get("incidents", ()), *([why] if why else [])]
