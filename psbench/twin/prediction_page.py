@@ -131,6 +131,7 @@ def write_prediction(found: Predictions, path: Path) -> Path:
         "s an epoch",
         "idle",
         "unused",
+        *found.priced.values(),
         *([f"s to {found.target:g}"] if asked else []),
     ]
     rows = [
@@ -138,6 +139,7 @@ def write_prediction(found: Predictions, path: Path) -> Path:
             *(row.title, str(row.update_s), str(row.epoch_s)),
             percent(row.idle, 1),
             percent(row.unused, 1),
+            *(str(getattr(row, name)) for name in found.priced),
             *(["not reached" if row.target_s is None else str(row.target_s)] if asked else []),
         ]
         for row in found.rows

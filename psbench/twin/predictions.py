@@ -107,9 +107,10 @@ class Predictions:
         return statistics.median(row.judged_by.width for row in self.rows)
 
     @property
-    def priced(self) -> list[str]:
-        """The names of the bands of energy and cost, if the cluster has watts, or prices."""
-        return [name for name in _PRICED if all(getattr(row, name) is not None for row in self.rows)]
+    def priced(self) -> dict[str, str]:
+        """The bands of energy and cost by name, with their headings, if the cluster has watts, or prices."""
+        given = [name for name in _PRICED if all(getattr(row, name) is not None for row in self.rows)]
+        return {name: _PRICED[name] for name in given}
 
     def plain(self) -> list[dict[str, Any]]:
         """Return a row for each strategy as plain data."""
@@ -130,7 +131,7 @@ class Predictions:
         """Return a table, and a list of ties."""
         asked = self.target is not None
         head = f"{'strategy':<34}{'s an update':>26}{'s an epoch':>26}{'idle':>8}{'unused':>8}"
-        head += "".join(f"{_PRICED[name]:>26}" for name in self.priced)
+        head += "".join(f"{heading:>26}" for heading in self.priced.values())
         lines = [head + (f"{f's to {self.target:g}':>26}" if asked else "")]
         for row in self.rows:
             cells = [row.update_s, row.epoch_s]

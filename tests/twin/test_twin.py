@@ -374,7 +374,7 @@ def test_a_band_that_begins_at_0_is_no_prediction(measured):
     assert re.search(r"median width \d+.% of the mean", str(found))
 
 
-def test_energy_and_cost_of_an_epoch_are_predicted(measured):
+def test_energy_and_cost_of_an_epoch_are_predicted(measured, tmp_path):
     """They are those of a run on the true cluster, in the bands; no time depends on them."""
     costs = {"busy_watts": 100.0, "idle_watts": 40.0, "price_per_hour": 3.6}
     settings = {f"cluster.costs.{name}": value for name, value in costs.items()}
@@ -386,6 +386,7 @@ def test_energy_and_cost_of_an_epoch_are_predicted(measured):
     assert size * found.joules == pytest.approx(row.epoch_joules.mean, rel=0.05)
     assert size * found.cost == pytest.approx(row.epoch_cost.mean, rel=0.05)
     assert "J an epoch" in str(predicted)
+    assert str(row.epoch_cost) in predicted.write(tmp_path / "page.html").read_text()
     assert "J an epoch" not in str(replace(predicted, rows=[replace(row, epoch_joules=None)]))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from distributed import Client
 
@@ -83,11 +82,12 @@ def run_dask(
     with connected(experiment, len(roles), client, control.check) as connection:
         restarts, most, leaving = 0, experiment.recovery.max_restarts, set[str]()
         attempt: Attempt | None = None
-        meters = None if experiment.cluster.costs is None else EnergyMeters(connection, experiment.connection)
+        costs, limits = experiment.cluster.costs, experiment.connection
+        to_the_end = Attempt.run if costs is None else EnergyMeters(connection, limits).run
         while True:
             try:
                 attempt = _placed(workload, record, control, connection, client is None, leaving)
-                return attempt.run() if meters is None else _metered(attempt, meters)
+                return to_the_end(attempt)
             except ServerRetired as retired:
                 leaving |= retired.leaving
                 _go_on(record, retired, "on other Dask workers")
@@ -112,16 +112,6 @@ def run_dask(
                 if outcome is None:
                     raise
                 return outcome
-
-
-def _metered(attempt: Attempt, meters: EnergyMeters) -> Outcome:
-    """Run to the end; return the outcome with the measured energy, or with the reason why there is none."""
-    meters.begin(attempt.placed.values())
-    outcome = attempt.run()
-    facts = meters.facts()
-    why = facts.pop("not_measured", None)
-    facts["incidents"] = [*outcome.facts.get("incidents", ()), *([why] if why else [])]
-    return replace(outcome, facts=outcome.facts | facts)
 
 
 def _placed(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import platform
 import secrets
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from distributed import Client
 
+from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.rpc import Unresponsive, ask
+from psbench.backends.outcome import Outcome
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import ServerLost
 from psbench.system.rapl import RaplMeter
@@ -44,30 +47,33 @@ class EnergyMeters:
         self._run = secrets.token_hex(8)
         self._of = set[str]()
 
+    def run(self, attempt: Attempt) -> Outcome:
+        """Run an attempt to its end; return its outcome with the joules, or the reason why there are none."""
+        self.begin(attempt.placed.values())
+        outcome = attempt.run()
+        joules, incidents = self.joules()
+        facts = outcome.facts | ({"measured_joules": joules} if joules else {})
+        return replace(outcome, facts=facts | {"incidents": [*facts.get("incidents", ()), *incidents]})
+
     def begin(self, addresses: Collection[str]) -> None:
         """Start meters on Dask workers that have none yet."""
         new = {*addresses} - self._of
         self._of |= self._ask(begin_meter, new).keys()
 
-    def facts(self) -> dict[str, Any]:
-        """End the meters; return the joules of each machine, or why there are none.
+    def joules(self) -> tuple[dict[str, float], list[str]]:
+        """End the meters; return the joules of each machine, and which machines have not been measured.
 
         Several Dask workers of a machine have measured the same processors: the one that began first counts.
         """
-        joules: dict[str, float] = {}
+        found: dict[str, float] = {}
         without = set[str]()
         for host, measured in self._ask(end_meter, self._of).values():
             if measured is None:
                 without.add(host)
             else:
-                joules[host] = max(measured, joules.get(host, 0.0))
-        found: dict[str, Any] = {"measured_joules": joules} if joules else {}
-        if without:
-            hosts = ", ".join(sorted(without))
-            found["not_measured"] = (
-                f"energy was not measured on {hosts}: no RAPL counter that psbench may read"
-            )
-        return found
+                found[host] = max(measured, found.get(host, 0.0))
+        hosts, why = ", ".join(sorted(without)), "no RAPL counter that psbench may read"
+        return found, [f"energy was not measured on {hosts}: {why}"] if without else []
 
     def _ask(self, function: Any, of: Collection[str]) -> dict[str, Any]:
         """Return the answers of the Dask workers that give one: a run does not fail by its meters."""
