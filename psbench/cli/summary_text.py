@@ -72,18 +72,18 @@ def _used(usage: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
 def _spent(found: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     """Yield the energy and the cost of a run.
 
-    >>> dict(_spent({"joules": 1500.0, "waiting_joules": 300.0, "void_joules": 0.0, "spot_cost": 0.25}))
-    {'energy': '1500 J: 300 J of waiting, 0 J of void work', 'cost': '0.25 at spot prices'}
+    >>> dict(_spent({"joules": 1500.0, "waiting_joules": 300.0, "unused_joules": 0.0, "spot_cost": 0.25}))
+    {'energy': '1500 J: 300 J of waiting, 0 J of unused work', 'cost': '0.25 at spot prices'}
     """
     if "joules" in found:
-        whole, waiting, void = (found[name] for name in ("joules", "waiting_joules", "void_joules"))
-        yield "energy", f"{whole:.4g} J: {waiting:.4g} J of waiting, {void:.4g} J of void work"
+        whole, waiting, unused = (found[name] for name in ("joules", "waiting_joules", "unused_joules"))
+        yield "energy", f"{whole:.4g} J: {waiting:.4g} J of waiting, {unused:.4g} J of unused work"
     if "measured_joules" in found:
         yield "measured", f"{found['measured_joules']:.4g} J by the processors' counters"
     spot = [f"{found['spot_cost']:.4g} at spot prices"] if "spot_cost" in found else []
     if "cost" in found:
-        whole, waiting, void = (found[name] for name in ("cost", "waiting_cost", "void_cost"))
-        spot = [f"{whole:.4g}: {waiting:.4g} of waiting, {void:.4g} of void work", *spot]
+        whole, waiting, unused = (found[name] for name in ("cost", "waiting_cost", "unused_cost"))
+        spot = [f"{whole:.4g}: {waiting:.4g} of waiting, {unused:.4g} of unused work", *spot]
     yield "cost", "; ".join(spot)
 
 

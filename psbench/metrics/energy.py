@@ -1,4 +1,4 @@
-"""Energy and cost of a run by machine, with the parts of waiting and of work that was never used."""
+"""Energy and cost of a run by machine, with the parts of waiting and of unused work."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _HOUR_S = 3600.0
-_JOULES, _COSTS = ("joules", "waiting_joules", "void_joules"), ("cost", "waiting_cost", "void_cost")
-_COLUMNS = ("machine", "seconds", "busy_s", "waiting_s", "void_s", *_JOULES, *_COSTS, "spot_cost")
+_JOULES, _COSTS = ("joules", "waiting_joules", "unused_joules"), ("cost", "waiting_cost", "unused_cost")
+_COLUMNS = ("machine", "seconds", "busy_s", "waiting_s", "unused_s", *_JOULES, *_COSTS, "spot_cost")
 #: numbers of a cluster of which one must be given for joules, and for costs
 _POWERS = ("idle_watts", "busy_watts", "server_idle_watts", "server_busy_watts", "joules_per_byte")
 _PRICES = ("price_per_hour", "server_price_per_hour")
@@ -39,12 +39,12 @@ def energy(log: EventLog, meta: Mapping[str, Any]) -> pd.DataFrame:
     -------
     DataFrame
         `machine` ("worker 0", "server 0"), `seconds` in which it was there, `busy_s`, `waiting_s` and
-        `void_s` of these, `joules` and `cost`, and for both the parts of waiting and of void work.
+        `unused_s` of these, `joules` and `cost`, and for both the parts of waiting and of unused work.
         `spot_cost` has workers at their spot price; NaN without one. Without `costs` there is no row.
 
     Notes
     -----
-    A worker is busy while it computes, on work that was cancelled, too. Void is the work on gradients that
+    A worker is busy while it computes, on work that was cancelled, too. Unused is the work on gradients that
     were never used (see `contributions`), with the bytes of their pushes. A server is busy for its service
     times; live, for the CPU time of its process, which only the first server reports: others count as idle.
     """
@@ -93,8 +93,8 @@ def _workers(log: EventLog, meta: Mapping[str, Any], costs: Mapping[str, Any]) -
 
     busy, waiting = seconds("compute", "cancelled"), seconds("wait")
     whole = busy + waiting + seconds("pull", "send")
-    void_rows = _void_pushes(rows)
-    void = seconds("cancelled") + _by_worker(void_rows, "compute_s")[ids]
+    unused_rows = _unused_pushes(rows)
+    unused = seconds("cancelled") + _by_worker(unused_rows, "compute_s")[ids]
     moved = _by_worker(
         pick(sent(rows, bool(meta.get("unanswered"))), Kind.PUSH, Kind.MIX, Kind.RELEASE), "bytes"
     )
@@ -103,16 +103,16 @@ def _workers(log: EventLog, meta: Mapping[str, Any], costs: Mapping[str, Any]) -
     spot = costs.get("spot_price_per_hour")
     return {
         "machine": [f"worker {worker}" for worker in ids],
-        **{"seconds": whole, "busy_s": busy, "waiting_s": waiting, "void_s": void},
+        **{"seconds": whole, "busy_s": busy, "waiting_s": waiting, "unused_s": unused},
         "joules": busy_watts * busy + idle_watts * (whole - busy) + of_a_byte * moved[ids],
         "waiting_joules": idle_watts * waiting,
-        "void_joules": busy_watts * void + of_a_byte * _by_worker(void_rows, "bytes")[ids],
-        **{"cost": price * whole, "waiting_cost": price * waiting, "void_cost": price * void},
+        "unused_joules": busy_watts * unused + of_a_byte * _by_worker(unused_rows, "bytes")[ids],
+        **{"cost": price * whole, "waiting_cost": price * waiting, "unused_cost": price * unused},
         "spot_cost": whole * (np.nan if spot is None else each("spot_price_per_hour") / _HOUR_S),
     }
 
 
-def _void_pushes(rows: Rows) -> Rows:
+def _unused_pushes(rows: Rows) -> Rows:
     """Return the rows of pushes that were discarded, applied with weight 0, or still buffered at the end."""
     push, apply = pick(rows, Kind.PUSH), pick(rows, Kind.APPLY)
     return push[~np.isin(push["id"], apply["id"][is_used(apply)])]

@@ -24,8 +24,8 @@ _Event: TypeAlias = dict[str, Any]
 #: of each slice, by its table and row: the flows that begin ("s"), pass ("t") or end ("f") there
 _Flows: TypeAlias = Mapping[tuple[str, int], list[tuple[str, int]]]
 
-#: processes of the trace; number 0 is reserved
-_WORKERS, _SERVERS, _MODEL = 1, 2, 3
+#: processes of the trace, and the first thread of each: one with its process's number is its main thread
+_WORKERS, _SERVERS, _MODEL, _THREAD = 1, 2, 3, 100
 #: rows without a duration, marked on their worker's thread or, if they concern all, across the trace
 _MARKS = {
     **{Kind.JOIN: "joins", Kind.LEAVE: "leaves", Kind.DROP: "dropped", Kind.READMIT: "readmitted"},
@@ -94,15 +94,15 @@ def _events(log: EventLog) -> Iterator[_Event]:
     beside = _with_threads(beside, 1 + int(log.rows()["worker"].max(initial=0)))
     yield from _names(log, beside, served)
     flows = _flows(log.rows(), own, beside, served)
-    yield from _slices(_WORKERS, "own", own, ("reason", "waited_for"), flows)
-    yield from _slices(_WORKERS, "beside", beside, (), flows)
-    yield from _slices(_SERVERS, "served", served, _OF_A_PUSH, flows)
+    yield from _slices(_WORKERS, "worker", own, ("reason", "waited_for"), flows)
+    yield from _slices(_WORKERS, "overlap", beside, (), flows)
+    yield from _slices(_SERVERS, "server", served, _OF_A_PUSH, flows)
     yield from _marks(log)
     yield from _counters(log)
 
 
 def _with_threads(spans: pd.DataFrame, first: int = 0) -> pd.DataFrame:
-    return spans.rename(columns={"phase": "name"}).assign(thread=spans["worker"] + 1 + first)
+    return spans.rename(columns={"phase": "name"}).assign(thread=spans["worker"] + _THREAD + first)
 
 
 #: columns of `metrics.pushes` that a slice of a push shows
@@ -126,7 +126,7 @@ def _served(log: EventLog) -> pd.DataFrame:
         depth = next((at for at, each in enumerate(until) if each <= start), len(until))
         until[depth : depth + 1] = [stop]
         places.append((worker, depth))
-    threads = {place: 1 + number for number, place in enumerate(sorted(set(places)))}
+    threads = {place: _THREAD + number for number, place in enumerate(sorted(set(places)))}
     return found[list(_OF_A_PUSH)].assign(
         name=found["fate"],
         start_s=found["time_s"],
@@ -146,7 +146,7 @@ def _names(log: EventLog, beside: pd.DataFrame, served: pd.DataFrame) -> Iterato
     for pid, name in processes.items():
         yield _meta("process_name", pid, name=name)
         yield _meta("process_sort_index", pid, sort_index=pid)
-    threads = {(_WORKERS, worker + 1): f"worker {worker}" for worker in workers_of(log.rows())}
+    threads = {(_WORKERS, worker + _THREAD): f"worker {worker}" for worker in workers_of(log.rows())}
     for worker, thread in set(zip(beside["worker"], beside["thread"], strict=True)):
         threads[_WORKERS, thread] = f"worker {worker}, sends while it computes"
     for worker, thread, depth in set(zip(served["worker"], served["thread"], served["depth"], strict=True)):
@@ -196,7 +196,7 @@ def _flows(rows: Rows, own: pd.DataFrame, beside: pd.DataFrame, served: pd.DataF
     """Return the flow of each push: from the span that sent it over its own to its worker's next one."""
     sent = {
         (worker, end): (table, row)
-        for table, spans in (("own", own), ("beside", beside))
+        for table, spans in (("worker", own), ("overlap", beside))
         for row, (worker, end) in enumerate(zip(spans["worker"], spans["end_s"], strict=True))
     }
     following = _following(rows, own)
@@ -204,7 +204,7 @@ def _flows(rows: Rows, own: pd.DataFrame, beside: pd.DataFrame, served: pd.DataF
     for row, (push, worker, arrived) in enumerate(
         zip(served["push"], served["worker"], served["start_s"], strict=True)
     ):
-        chain = [sent.get((worker, arrived)), ("served", row), following[row]]
+        chain = [sent.get((worker, arrived)), ("server", row), following[row]]
         there = [each for each in chain if each is not None]
         for place, phase in zip(there, ("s", *"t" * (len(there) - 2), "f"), strict=False):
             if len(there) > 1:
@@ -225,7 +225,7 @@ def _following(rows: Rows, own: pd.DataFrame) -> list[tuple[str, int] | None]:
         for push, answer in zip(mine.tolist(), nearest.tolist(), strict=True):
             if answer < len(answers):
                 at = int(np.searchsorted(starts[spans], rows["time_s"][answers[answer]]))
-                found[push] = ("own", int(spans[at])) if at < len(spans) else None
+                found[push] = ("worker", int(spans[at])) if at < len(spans) else None
     return found
 
 
@@ -238,7 +238,7 @@ def _marks(log: EventLog) -> Iterator[_Event]:
         place = (
             {"pid": _MODEL, "tid": 0, "s": "g"}
             if whole
-            else {"pid": _WORKERS, "tid": int(row["worker"]) + 1, "s": "t"}
+            else {"pid": _WORKERS, "tid": int(row["worker"]) + _THREAD, "s": "t"}
         )
         text = log.text(int(row["text"]))
         args = {"reason": text} if text else {}

@@ -54,7 +54,7 @@ def test_bsp_with_constant_times():
         assert row["waiting_joules"] == pytest.approx(50 * rounds * (STEPS[2] - step), abs=1e-4)
         assert row["cost"] == pytest.approx(3.6 * whole / 3600)
         assert row["spot_cost"] == pytest.approx(0.36 * whole / 3600)
-        assert row["void_joules"] == row["void_cost"] == 0
+        assert row["unused_joules"] == row["unused_cost"] == 0
     server = table.loc["server 0"]
     assert server["joules"] == pytest.approx(20 * whole)
     assert server["cost"] == server["spot_cost"] == pytest.approx(1.8 * whole / 3600)
@@ -74,22 +74,22 @@ def test_asp_with_constant_times():
         )
 
 
-def test_void_work_and_the_sum_over_machines():
-    """A late push is dropped when it arrives, a cancelled step never arrives: void at the worker's watts."""
+def test_unused_work_and_the_sum_over_machines():
+    """A late push is dropped when it arrives, a cancelled step never does: both at the worker's watts."""
     table, run = spent({"name": "backup_workers", "spares": 1}, stop={"updates": 40})
     fates = metrics.pushes(run.log)
     seconds = fates.loc[fates["fate"] == "discarded", "compute_s"].sum()
     late, size = table.loc["worker 2"], run.meta["model_bytes"]
-    assert late["void_s"] == pytest.approx(seconds)
-    assert late["void_s"] == pytest.approx(STEPS[2] * (fates["worker"] == 2).sum())
-    assert late["void_joules"] == pytest.approx(250 * seconds + 1e-6 * size * (fates["worker"] == 2).sum())
-    assert table.loc[["worker 0", "worker 1"], "void_s"].tolist() == [0, 0]
+    assert late["unused_s"] == pytest.approx(seconds)
+    assert late["unused_s"] == pytest.approx(STEPS[2] * (fates["worker"] == 2).sum())
+    assert late["unused_joules"] == pytest.approx(250 * seconds + 1e-6 * size * (fates["worker"] == 2).sum())
+    assert table.loc[["worker 0", "worker 1"], "unused_s"].tolist() == [0, 0]
     cancelled, _ = spent({"name": "k_bsp", "k": 1}, stop={"updates": 40})
-    assert cancelled.loc["worker 2", "void_s"] == cancelled.loc["worker 2", "busy_s"] > 0
-    assert cancelled.loc["worker 0", "void_s"] == 0
+    assert cancelled.loc["worker 2", "unused_s"] == cancelled.loc["worker 2", "busy_s"] > 0
+    assert cancelled.loc["worker 0", "unused_s"] == 0
     total = run.summary()["energy"]
     assert total == {name: pytest.approx(table[name].sum()) for name in total}
-    assert {"joules", "waiting_joules", "void_joules", "cost", "spot_cost"} < {*total}
+    assert {"joules", "waiting_joules", "unused_joules", "cost", "spot_cost"} < {*total}
 
 
 def test_servers_are_busy_for_their_service_times():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from distributed import Client
 
@@ -26,6 +26,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core.log import EventLog
 from psbench.errors import BackendError, Cancelled, ServerLost
+from psbench.experiment import Experiment
 from psbench.system.start_progress import start_progress
 from psbench.training.build import Workload
 
@@ -82,8 +83,7 @@ def run_dask(
     with connected(experiment, len(roles), client, control.check) as connection:
         restarts, most, leaving = 0, experiment.recovery.max_restarts, set[str]()
         attempt: Attempt | None = None
-        costs, limits = experiment.cluster.costs, experiment.connection
-        to_the_end = Attempt.run if costs is None else EnergyMeters(connection, limits).run
+        to_the_end = _runner(experiment, connection)
         while True:
             try:
                 attempt = _placed(workload, record, control, connection, client is None, leaving)
@@ -112,6 +112,12 @@ def run_dask(
                 if outcome is None:
                     raise
                 return outcome
+
+
+def _runner(experiment: Experiment, client: Client) -> Callable[[Attempt], Outcome]:
+    """Return the function that runs an attempt to its end; it meters energy if the cluster has costs."""
+    metered = experiment.cluster.costs is not None
+    return EnergyMeters(client, experiment.connection).run if metered else Attempt.run
 
 
 def _placed(
