@@ -38,6 +38,9 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "unused": ("unused", ".1f", 100, UNIT),
     "class_distance": ("class distance", ".1f", 100, UNIT),
     "bytes": ("MB sent", ".4g", 1, ""),
+    "joules": ("energy (J)", ".4g", 1, ""),
+    "cost": ("cost", ".4g", 1, ""),
+    "spot_cost": ("spot cost", ".4g", 1, ""),
     "switch_epoch": ("switch at epoch", ".1f", 1, ""),
 }
 #: columns that a report folds away, so that the others fit on a screen and a page
@@ -130,6 +133,7 @@ def numbers_of_run(run: Run, summary: Mapping[str, Any], target: Target | None) 
         "unused": unused_share(summary["contributions"]),
         "class_distance": summary["contributions"]["class_distance"],
         "bytes": sum(summary["bytes"].values()) / 1e6,
+        **summary.get("energy", {}),
         "switch_epoch": switches[0]["epoch"] if switches else None,
     }
 
@@ -154,7 +158,8 @@ def _split(frame: pd.DataFrame, clocks: Sequence[str]) -> pd.DataFrame:
 def text_cells(frame: pd.DataFrame, differing: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows as text, without columns that are empty everywhere."""
     records = frame.to_dict("records")
-    names = [name for name in COLUMNS if any(as_text(record, name) != _NONE for record in records)]
+    known = [name for name in COLUMNS if name in frame]
+    names = [name for name in known if any(as_text(record, name) != _NONE for record in records)]
     names = [name for name in names if name != "speed_up" or len(frame) > 1]
     names = [name for name in names if name not in _SHOWN_FROM or frame[name].max() >= _SHOWN_FROM[name]]
     if frame["val_accuracy"].notna().all():  # the loss is for what has no accuracy

@@ -177,7 +177,9 @@ def newest_of(table: dict[str, Any], column: str) -> dict[int, int]:
 #: charts that the panel does not draw as figures, and why
 NOT_LIVE = {
     **dict.fromkeys(["timeline", "switch"], "the panel draws a timeline of its own (`js/timeline.js`)"),
-    **dict.fromkeys(["pareto_bytes", "pareto_silent_s"], "compare finished runs"),
+    **dict.fromkeys(
+        ["pareto_bytes", "pareto_silent_s", "pareto_joules", "pareto_cost"], "compare finished runs"
+    ),
     **dict.fromkeys(["sequence", "tree"], "drawn only if asked for by name"),
     **dict.fromkeys(
         ["gradient_spread", "gradient_lag"], "computed from the whole log, for runs without a server"
