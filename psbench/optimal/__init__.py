@@ -1,0 +1,9 @@
+"""How fast training could be: the worst-case optimal time of a cluster, and runs beside it."""
+
+from __future__ import annotations
+
+from psbench.optimal.answer import OptimalTime, optimal_time
+from psbench.optimal.bounds import Bound
+from psbench.optimal.measured import Problem, measure
+
+__all__ = ["Bound", "OptimalTime", "Problem", "measure", "optimal_time"]
