@@ -1,4 +1,4 @@
-"""The hard function of the lower bound with its oracle, and quadratics with known constants, as experiments."""
+"""Experiments on the hard function of the lower bound with its oracle, and on quadratics with known L."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from psbench.optimal import Bound
-from psbench.testing import toy_cluster, toy_experiment
+from psbench.testing import toy_experiment
+from psbench.testing.toys import toy_cluster
 
 #: speeds of the workers; a step of one sample takes 2 ms at speed 1
 SPEED = [1.0, 0.8, 0.5, 0.1]
@@ -92,7 +93,7 @@ def shards(samples: Any, workers: int, rng: Any) -> Any:
 
 
 def experiment(strategy: Any, model: nn.Module, samples: Any, every: float, **changes: Any) -> Any:
-    """Return an experiment of steps of one sample, drawn with replacement; evaluated every so many samples."""
+    """Return an experiment of steps of one sample, drawn with replacement, evaluated `every` so many."""
     targets = np.zeros(len(samples))
     named = {"name": strategy} if isinstance(strategy, str) else strategy
     settings: dict[str, Any] = {
@@ -111,10 +112,10 @@ def experiment(strategy: Any, model: nn.Module, samples: Any, every: float, **ch
 def hard(strategy: Any, coordinates: int, chance: float, seconds: float, seed: int) -> tuple[Any, Bound]:
     """Return an experiment on the hard function, and its bound.
 
-    The rate is so large that a coordinate that is seen is done with at once, whatever the strategy makes of it.
+    The rate is so large that a coordinate that is seen is done with at once, in any strategy.
     """
-    ones = round(100 * chance)
-    samples = np.repeat([1.0] * ones + [0.0] * (100 - ones), len(SPEED)).reshape(-1, 1)
+    of_a_worker = [1.0] + [0.0] * (round(1 / chance) - 1)
+    samples = np.repeat(of_a_worker, len(SPEED)).reshape(-1, 1)
     bound = Bound(STEP_S, 152.0, 0.0 if chance == 1 else 529 / chance, 12.0 * coordinates)
     model, optimizer = Chain(coordinates, chance), {"name": "sgd", "lr": 1.0}
     stop = {"seconds": seconds}
