@@ -58,10 +58,10 @@ def optimal_chart(
     for name, (words, dash) in BOUNDS.items():
         own = base.transform_filter(f"datum.bound == '{name}'")
         layers.append(own.mark_line(color=GREY, strokeWidth=2, strokeDash=dash))
-        # at the upper end, from which the line falls to the right
-        top = own.transform_joinaggregate(top=f"max({value})").transform_filter(
-            f"datum.top == datum['{value}']"
+        # at the lower end, where the curves of runs are far to the left
+        end = own.transform_joinaggregate(end=f"min({value})").transform_filter(
+            f"datum.end == datum['{value}']"
         )
-        layers.append(top.mark_text(align="right", dx=-6, dy=-4, text=words))
+        layers.append(end.mark_text(align="right", dx=-10, text=words))
     described = f"{TITLES['optimal']}: a curve for each strategy, and lines of the worst case"
     return layered(layers, both, TITLES["optimal"], described, 300)

@@ -4,18 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from hard_instance import (
-    EPS,
-    STEP_S,
-    chain,
-    chain_gradient,
-    hard,
-    progress,
-    quadratic,
-)
+import torch
+from known_problems import EPS, HARD, STEP_S, hard, quadratic
 
 import psbench as ps
+from psbench.errors import ParameterError
+from psbench.optimal import Bound, HardFunction, hard_problem
 from psbench.optimal.bounds import GAP, LARGEST, SMOOTHNESS
+from psbench.optimal.hard import chain, chain_gradient, progress
 
 FAMILY = [
     "asp",
@@ -47,13 +43,43 @@ def test_the_hard_function_has_the_constants_of_its_lemma():
         assert progress(x) == 9 or gradient @ gradient > 2 * EPS
 
 
+@pytest.mark.parametrize("target", [0.5, 0.05])
+def test_the_oracle_is_unbiased_and_has_the_variance_of_the_bound(target):
+    """Both of its answers are counted, at points of every progress."""
+    bound = Bound((1.0,), smoothness=3.0, variance=1058 * target * 8, gap=3648 * target * 5 / 3.0)
+    model, rng = HardFunction(bound, target), np.random.default_rng(2)
+    assert (len(model.x), model.chance) == (5, pytest.approx(1 / 8))
+    for reached in range(6):
+        x = np.append(rng.normal(size=reached), np.zeros(5 - reached)) * model.scale
+        with torch.no_grad():
+            model.x.copy_(torch.from_numpy(x))
+        found = model.x.detach().double().numpy()
+        each = []
+        for seen in (0.0, 1.0):
+            value = model(torch.tensor([seen])).sum()
+            each.append(torch.autograd.grad(value, model.x)[0].double().numpy())
+            assert float(value.detach()) == pytest.approx(model.height * chain(found / model.scale), rel=1e-5)
+        mean = each[0] * 7 / 8 + each[1] / 8
+        exact = model.height / model.scale * chain_gradient(found / model.scale)
+        np.testing.assert_allclose(mean, exact, rtol=1e-4, atol=1e-6)
+        spread = [((answer - exact) ** 2).sum() for answer in each]
+        assert spread[0] * 7 / 8 + spread[1] / 8 <= bound.variance
+        assert reached == 5 or exact @ exact > 2 * target * (1 - 1e-6)
+
+
+def test_a_target_without_a_hard_function_is_refused():
+    with pytest.raises(ParameterError, match="below L Delta / 3648 = 0\\.5"):
+        hard_problem(Bound((1.0,), 152.0, 1.0, 12.0), 0.6)
+    with pytest.raises(ParameterError, match=r"is 2\.5"):
+        hard_problem(Bound((1.0,), 152.0, 2.5 * 529, 12.0), 0.5)
+
+
 def lowest(strategy, seeds, times, **changes):
     """The mean over seeds of the smallest squared gradient norm up to a multiple of the bound."""
     found = []
     for seed in range(seeds):
-        experiment, bound = hard(strategy, seed, **changes)
-        curve = ps.run(experiment).metrics
-        early = curve[curve["time_s"] <= times * bound.unavoidable(EPS)]
+        curve = ps.run(hard(strategy, seed, **changes)).metrics
+        early = curve[curve["time_s"] <= times * HARD.unavoidable(EPS)]
         found.append(early["train_gradient_norm_sq"].min())
     return np.mean(found)
 
@@ -71,8 +97,8 @@ def test_no_strategy_is_below_the_lower_bound_with_many_seeds(strategy):
 
 def test_twice_the_lower_bound_is_none_and_its_oracle_needs_its_chance():
     assert lowest("asp", 3, 2) <= EPS
-    assert lowest("asp", 1, 1, shows=1.0) <= EPS
-    assert lowest({"name": "rennala", "k": 1}, 1, 1, shows=1.0) <= EPS
+    assert lowest("asp", 1, 1, is_shown=True) <= EPS
+    assert lowest({"name": "rennala", "k": 1}, 1, 1, is_shown=True) <= EPS
 
 
 # ------------------------------------------------------------------ quadratics
@@ -80,14 +106,14 @@ def test_twice_the_lower_bound_is_none_and_its_oracle_needs_its_chance():
 
 def run_of_theorem(strategy, lr, updates, like_data=True):
     """The mean squared gradient norm of the first iterates, and the time of the last update."""
-    experiment, bound = quadratic(strategy, {"name": "sgd", "lr": lr}, updates, like_data)
+    experiment, bound = quadratic(strategy, lr, updates, like_data)
     curve = ps.run(experiment).metrics
     assert curve["updates"].tolist() == list(range(updates + 1))
     return curve["train_gradient_norm_sq"].iloc[:-1].mean(), curve["time_s"].iloc[-1], bound
 
 
 TARGET = 0.5
-BOUND = quadratic("asp", {"name": "sgd", "lr": 1.0}, 1)[1]
+BOUND = quadratic("asp", 1.0, 1)[1]
 #: L Delta / eps and sigma^2 / eps
 ROUNDS, NOISE = BOUND.smoothness * BOUND.gap / TARGET, BOUND.variance / TARGET
 
