@@ -207,10 +207,12 @@ class OptimalTime:
             if self.value == "gradient_norm_sq"
             else " A loss F stands for eps = 2 L F, which the squared gradient norm does not exceed."
         )
+        several = any(len(runs) > 1 for runs in self.runs.values())
+        seeds = " Curves are of the first seed of each strategy." if several else ""
         return (
             f"Long dashes: the worst-case optimal time for this L, sigma^2 and Delta{others}: {method} "
             f"guarantees it with {ITERATIONS} L Delta / eps iterations (Tyurin and Richtarik). A run on a "
-            f"problem that is easier than the worst may lie below it.{floor}{loss}"
+            f"problem that is easier than the worst may lie below it.{floor}{loss}{seeds}"
         )
 
     @property

@@ -18,7 +18,7 @@ class Metric(Part):
     domain = "metric"
     #: whether it is given all that a model answers with, and not the logits alone where it has some
     of_all: ClassVar[bool] = False
-    #: whether it is given the flat gradient of the training loss in the place of outputs and targets
+    #: whether it is given the flat gradient of the training loss in the place of the outputs
     of_gradient: ClassVar[bool] = False
     #: whether the smaller value is the better one; None if that is not declared
     lower_is_better: ClassVar[bool | None] = False
@@ -89,7 +89,7 @@ class GradientNorm(Metric):
     of_gradient = True
     source = "Ghadimi and Lan 2013"
 
-    def value(self, outputs: Any, targets: Any = None) -> float:
+    def value(self, outputs: Any, targets: Tensor) -> float:
         """Return the squared Euclidean norm of the gradient given as `outputs`."""
         return float(outputs.double().square().sum())
 

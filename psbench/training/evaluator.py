@@ -177,8 +177,8 @@ class Evaluator:
             scores = self._over(data.train_x, data.train_y, where, [])
             if not self._of_gradient:
                 return scores
-            gradient = self._gradient(where)
-            found = {name: metric.value(gradient, None) for name, metric in self._of_gradient.items()}
+            given = self._gradient(where), data.as_given(data.train_y[where])
+            found = {name: metric.value(*given) for name, metric in self._of_gradient.items()}
             return scores._replace(metrics=found)
         outputs: list[Any] = []
         where = torch.arange(part.start, part.stop)
