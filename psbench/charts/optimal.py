@@ -43,7 +43,10 @@ def optimal_chart(
     edge = 0.7 * pd.concat([table["time_s"], lines["time_s"]]).where(lambda times: times > 0).min()
     both = pd.concat([table.assign(time_s=table["time_s"].clip(lower=edge)), lines], ignore_index=True)
     drawn, scale = looks(list(among)), alt.Scale(type="log", nice=False, padding=6)
-    x = alt.X("time_s:Q", title="time (s)", scale=scale, axis=alt.Axis(format="~g", tickCount=8, grid=False))
+    digits = "~g" if both["time_s"].max() < 1e5 else ".0e"
+    x = alt.X(
+        "time_s:Q", title="time (s)", scale=scale, axis=alt.Axis(format=digits, tickCount=8, grid=False)
+    )
     y = alt.Y(f"{value}:Q", title=_VALUES[value], scale=scale, axis=alt.Axis(format="~g", tickCount=6))
     base = alt.Chart().encode(x=x, y=y, tooltip=tooltips("time_s:Q .4~g", f"{value}:Q .4~g"))
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
