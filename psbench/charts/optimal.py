@@ -60,7 +60,8 @@ def optimal_chart(
     ]
     for name, (words, dash) in BOUNDS.items():
         own = base.transform_filter(f"datum.bound == '{name}'")
-        layers.append(own.mark_line(color=GREY, strokeWidth=2, strokeDash=dash))
+        line = own.mark_line(color=GREY, strokeWidth=2, strokeDash=dash)
+        layers.append(line.encode(order=alt.Order(f"{value}:Q")))  # several values may have one time
         # at the lower end, where the curves of runs are far to the left
         end = own.transform_joinaggregate(end=f"min({value})").transform_filter(
             f"datum.end == datum['{value}']"
