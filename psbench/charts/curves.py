@@ -33,6 +33,7 @@ VALUES = {
     "train_accuracy": ("training accuracy", "~%"),
     "val_loss": ("validation loss", ""),
     "train_loss": ("training loss", ""),
+    "train_gradient_norm_sq": ("squared norm of the gradient", "~g"),
     "consensus_distance": ("sum of squared distances to the mean model", "~g"),
     "class_distance": ("share of samples of another class", "~%"),
     "samples_per_s": ("samples applied per second", "~s"),
