@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from threaded_run import ThreadedRun
 from vectors import how, pushed
 
 import psbench as ps
@@ -163,7 +164,7 @@ def test_momentum_look_ahead_without_momentum_is_plain_averaging():
     equal(together, {"name": "diloco"} | form, rtol=0, atol=0)
 
 
-def test_momentum_look_ahead_applies_each_difference_with_the_mean_of_those_before():
+def test_look_ahead_steps_along_the_mean_of_what_came_before_too():
     part, m, x = LookAheadOuter(outer_lr=0.5, outer_momentum=0.8), np.zeros(2), np.zeros(2)
     for d in (np.array([1.0, -2.0]), np.array([0.5, 1.0])):
         m = 0.8 * m + 0.2 * d
@@ -171,6 +172,16 @@ def test_momentum_look_ahead_applies_each_difference_with_the_mean_of_those_befo
     np.testing.assert_allclose(moved(part, TWO, torch.tensor([0.5, 1.0])), x, rtol=1e-6)
     run = ps.run(ps.Experiment(strategy="mla", stop={"updates": 2}))
     assert "effective outer rate 1.33" in run.summary()["lr_convention"]
+
+
+def test_momentum_look_ahead_live_has_the_bits_of_virtual_time():
+    alone = {"cluster": {"workers": 1, "step_time": "constant"}, "stop": {"updates": 5}}
+    done = ps.run(toy_experiment({"name": "mla", "local_steps": 3}, **alone))  # alone: its order is a clock's
+    live = ThreadedRun(done.experiment.model_copy(update={"backend": "dask"})).run()
+    assert torch.equal(live.parameters, done.parameters)
+    assert ps.replay(live) == len(live.log)
+    three = ps.run(toy_experiment({"name": "mla", "local_steps": 3}, stop={"updates": 9}))
+    assert ps.replay(three) == len(three.log)
 
 
 def test_diloco_of_one_plain_step_is_bsp():

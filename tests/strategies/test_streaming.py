@@ -481,6 +481,7 @@ def test_after_a_switch_pushes_are_whole_again(backend):
         streaming(overlap=0, placement="all_reduce"),
         streaming(consistency="asp", aggregation="fedbuff", servers=2),  # alone, as its order is a clock's
         {"name": "eager_diloco", "local_steps": 4, "servers": 2},
+        {"name": "loscar", "num_fragments": 2, "local_steps": 4, "servers": 2},
     ],
 )
 def test_live_the_bits_are_those_of_virtual_time(strategy):
@@ -488,6 +489,7 @@ def test_live_the_bits_are_those_of_virtual_time(strategy):
     simulated = run(strategy, cluster={"workers": workers, "step_time": "constant"})
     live = ThreadedRun(simulated.experiment.model_copy(update={"backend": "dask"})).run()
     assert torch.equal(live.parameters, simulated.parameters)
+    assert ps.replay(live) == len(live.log)
     sizes = [log.of_kind(Kind.PUSH)["bytes"].tolist() for log in (live.log, simulated.log)]
     assert sizes[0] == sizes[1]
     goes_on = strategy.get("overlap", 1) > 0
