@@ -229,6 +229,13 @@ def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Dir
         for key in ("time_use", "share", "staleness", "bytes"):
             assert web.evaluate(note, key).startswith(up_to)
         assert web.evaluate(note, "val_accuracy") == "whole run"
+        # the tree is of the gradients applied by then, of which the last dozen are drawn
+        applied = int((short.lab.finished[-1].log.of_kind(Kind.APPLY)["time_s"] <= at).sum())
+        drawn = "(n) => document.querySelector('.psb-tree').dataset.applied === String(n)"
+        short.wait(drawn, argument=applied)
+        assert web.locator(".psb-tree-arc").count() == min(12, applied)
+        assert web.text_content(".psb-tree-words").startswith(f"Gradient {applied} is worker ")
+        assert " is R = " in web.text_content(".psb-tree-words")
 
 
 @pytest.mark.nightly

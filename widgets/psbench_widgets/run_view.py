@@ -17,6 +17,7 @@ from psbench.progress import RunProgress, time_left
 from psbench.system.start_progress import STAGES
 from psbench_widgets.bridge import Job
 from psbench_widgets.figures import Figures, Shown
+from psbench_widgets.moment_tree import tree_at
 from psbench_widgets.own_objects import titles_of
 from psbench_widgets.pace import Pace
 from psbench_widgets.playback import NEWEST, OF_EACH, bounds_of, moving, part_of
@@ -140,6 +141,7 @@ class RunView:
             if job.is_over and job.run is not None and self._job is job:
                 self._figures.refresh(final=True)
                 self.show_moment(None)
+                self._send_tree(None)
 
     def refresh(self) -> None:
         """Update the sentence, the charts and the recording from the log, all together.
@@ -203,6 +205,7 @@ class RunView:
             self._figures.show(*shown, machines=machines_of(entries[0].experiment))
             self._figures.refresh(final=True)
             self.show_moment(at_s)
+            self._send_tree(at_s)
 
     @property
     def shown_number(self) -> int:
@@ -241,10 +244,17 @@ class RunView:
             self._send({"kind": "nowhere", "sought": kind, "view": view})
 
     def sum_up_to(self, at_s: float | None, since_s: float | None = None) -> None:
-        """Draw sums and counts up to a moment, or between two, of a run that is over."""
+        """Draw sums, counts and the tree up to a moment, or between two, of a run that is over."""
         with self._lock:
             if self._job is None or self._job.is_over:
                 self._figures.until(at_s, since_s)
+                self._send_tree(at_s)
+
+    def _send_tree(self, at_s: float | None) -> None:
+        """Send the computation tree of the first run that is shown, at a moment."""
+        if self._shown:
+            film = self._shown[0]
+            self._send({"kind": "tree", **tree_at(film.log, film.experiment.strategy, at_s)})
 
     # ---------------------------------------------------------------- words
 

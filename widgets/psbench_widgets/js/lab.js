@@ -14,6 +14,7 @@ import { updateSavedOutput } from "./saved_output.js";
 import { Visibility } from "./visibility.js";
 import { Stage } from "./stage.js";
 import { startTable } from "./start.js";
+import { Tree } from "./tree.js";
 
 const GROUPS = {
   learn: "Learning",
@@ -306,6 +307,7 @@ class Lab {
       (change) => this.send({ kind: "fork", at: inMicroseconds(this.stage.now), ...change }),
       (why) => this.say(why, true),
     );
+    this.tree = new Tree();
     this.grids = { first: h("div", { class: "psb-first-curve" }) };
     const axis = h("div", { class: "psb-axis-place" });
     this.axisPlaces = { watch: axis };
@@ -319,6 +321,7 @@ class Lab {
         h("div", { class: "psb-first-left" }, axis, this.grids.first),
         this.stage.machines,
       ),
+      this.tree.element,
     );
     for (const [group, title] of Object.entries(GROUPS)) {
       this.grids[group] = h("div", { class: "psb-grid" });
@@ -456,6 +459,7 @@ class Lab {
     }
     if (message.kind === "films" && (!message.view || message.view === this.view)) this.onFilms(message);
     if (message.kind === "nowhere" && message.view === this.view) this.stage.nowhere();
+    if (message.kind === "tree") this.tree.show(message);
     if (message.kind === "python") this.onPython(message);
     if (message.seq !== this.seq) return; // about values that have changed since
     if (message.kind === "verdict") this.onVerdict(message);
@@ -517,6 +521,7 @@ class Lab {
     this.endOpening();
     const key = films.map(({ about }) => about.key).join();
     this.stage.show(films, { live, at, sought });
+    if (live) this.tree.element.hidden = true; // of the run before
     if (key !== this.shownKey) this.ask(); // other picks differ from it
     this.shownKey = key;
     this.hint.hidden = true;
