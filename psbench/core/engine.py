@@ -268,7 +268,7 @@ class Engine:
         columns = {"samples": vote.samples, "compute_s": vote.compute_s, "loss": vote.value}
         self._processor.record(Kind.VOTE, worker=vote.worker, text=plain_json(vote.value), **columns)
         worker.status = Status.VOTED
-        worker.voted_samples = vote.samples
+        self.view.set_voted(worker, vote.samples)
         self.view.num_computing -= 1
         self.view.num_voted += 1
         self._unanswered.add(vote.worker)

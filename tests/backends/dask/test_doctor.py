@@ -24,9 +24,10 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
     scheduler: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Diagnosis] = []
+    steps: list[str] = []
 
-    def once(experiment: Experiment) -> Diagnosis:
-        made.extend([] if made else [diagnose(experiment)])
+    def once(experiment: Experiment, on_step: Any) -> Diagnosis:
+        made.extend([] if made else [diagnose(experiment, on_step=steps.append)])
         return made[0]
 
     monkeypatch.setattr("psbench.backends.dask.doctor.diagnose", once)
@@ -41,6 +42,9 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
     assert len({(link["from"], link["to"]) for link in found["links"]}) == 30
     assert all(link["latency_s"] > 0 and link["up_mbit_s"] > 0 for link in found["links"])
     assert {len(each) for link in found["links"] for each in link["by_size"]} == {3}  # bytes, up, down
+    assert found["sampled"] == "all 30 links were timed"
+    assert steps[0] == "steps: 0 of 6 workers timed"
+    assert "links: 6 of 30 timed, in round 2 of 5; at most 90 s" in steps
     assert len({link["from"] for link in found["at_once"]} | {link["to"] for link in found["at_once"]}) == 6
     assert main(["doctor", *settings]) == 1
     assert f"problem: {problem}" in capsys.readouterr().out

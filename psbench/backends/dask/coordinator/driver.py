@@ -101,10 +101,12 @@ class LiveDriver(Driver[Script[None]]):
             for number in range(max(1, servers_of(composition))):  # they have none
                 out.send(server_name(number), msg.BeginSlice(index, None, None, {}))
             store = ShardedStore if isinstance(composition.placement, Shares) else AllReduceStore
-            run.store = store(out, self._members(composition), state, run.numbers)
+            members, facts = self._members(composition), (run.introductions, composition.aggregation)
+            run.store = store(out, members, state, run.numbers, *facts)
         elif isinstance(composition.placement, PeerToPeer):
             out.send(FIRST_SERVER, msg.BeginSlice(index, None, None, {}))
-            run.store = GossipStore(out, workload, run.view, run.peers.workers(), run.numbers)
+            workers, numbers = run.peers.workers(), run.numbers
+            run.store = GossipStore(out, workload, run.view, workers, numbers, run.introductions)
         else:
             state = state or state_of(workload.server(), states=True)
             ranges = None if codec_counters is None else self.view.ranges

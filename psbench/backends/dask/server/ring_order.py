@@ -1,0 +1,40 @@
+"""The places of workers in rings: in one, or in those of their groups and in one ring between groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psbench.backends.dask.protocol.messages import RingPlace
+
+
+def one_ring(members: Sequence[int]) -> list[RingPlace]:
+    """Return the members' places in a ring, in their order.
+
+    >>> one_ring([4, 2])
+    [RingPlace(place=0, size=2, pieces=2, following=2), RingPlace(place=1, size=2, pieces=2, following=4)]
+    """
+    size = len(members)
+    return [RingPlace(place, size, size, members[(place + 1) % size]) for place in range(size)]
+
+
+def two_levels(groups: Sequence[Sequence[int]]) -> dict[int, list[RingPlace]]:
+    """Return the places of each worker: in the ring of its group, and in a ring with one of each other group.
+
+    The vector is cut into as many pieces as the smallest group has workers. A worker of a larger group that
+    has no piece is in the ring of its group only.
+
+    >>> {worker: [(ring.following, ring.pieces) for ring in rings]
+    ...  for worker, rings in two_levels([[0, 1], [2, 3, 4]]).items()}
+    {0: [(1, 2), (2, 2)], 1: [(0, 2), (4, 2)], 2: [(3, 2), (0, 2)], 3: [(4, 2)], 4: [(2, 2), (1, 2)]}
+    """
+    pieces = min(map(len, groups))
+    found: dict[int, list[RingPlace]] = {}
+    for group in groups:
+        size = len(group)
+        for place, worker in enumerate(group):
+            found[worker] = [RingPlace(place, size, pieces, group[(place + 1) % size])]
+    for piece in range(pieces):  # whose sum is at the place before it; see `Ring.cut`
+        holders = [group[(piece - 1) % len(group)] for group in groups]
+        for worker, place in zip(holders, one_ring(holders), strict=True):
+            found[worker].append(place)
+    return found
