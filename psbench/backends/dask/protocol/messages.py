@@ -304,7 +304,8 @@ class StartRing(Message, kind=50):
 
     `place` is the receiver's in a ring of all. If there are `levels`, its places in rings of some, these add
     up instead. Its payload counts by `weight`, and its buffers by `share` of all. The sum is of `samples` and
-    `steps`; `numbers` are those of the update that it is for.
+    `steps`; `numbers` are those of the update that it is for. Where members send each other messages they
+    have the `weights` of all, unless all are equal.
     """
 
     ring: int
@@ -315,6 +316,7 @@ class StartRing(Message, kind=50):
     samples: float
     steps: int
     numbers: dict[str, float]
+    weights: list[float] = []
 
 
 class ContributeZeros(Message, kind=47):

@@ -161,7 +161,9 @@ class AllReduceStore(ParameterStore):
         shares, most_steps = counted(self._aggregation, samples, steps)
         number, all_samples = next(self._numbers), sum(shares)
         self._ring = _Ring(number, members, numbers, of, set(workers))
-        facts = all_samples, most_steps, numbers
+        needs_all = self._aggregation.exchanges and len({*weights}) > 1
+        all_weights = [weight * scale for weight in weights] if needs_all else []
+        facts = all_samples, most_steps, numbers, all_weights
         for worker, place, weight, share in zip(workers, one_ring(workers), weights, shares, strict=True):
             self._introduce(worker, [place])
             self._send(worker, StartRing(number, place, [], weight * scale, share / all_samples, *facts))

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -255,22 +254,19 @@ class RingMember:
         return {"vector": own.clone()}, buffers
 
     def _hand_round(self, order: StartRing, message: Packed, sums: int) -> list[tuple[float, Packed]]:
-        """Return the messages of all members with their weights, after `sums` sums.
-
-        Each travels behind its weight, so that no order has the weights of all.
-        """
+        """Return the messages of all members with their weights, after `sums` sums."""
         place, size, number = order.place.place, order.place.size, order.ring
-        own = np.concatenate([np.array([order.weight]).view(np.uint8), message])
+        weights = order.weights or [order.weight] * size
         if self._servers:
-            pieces = self._at_servers(order, torch.from_numpy(own), torch.empty(0))
+            pieces = self._at_servers(order, torch.from_numpy(message), torch.empty(0))
             whole = torch.cat([piece.view(size, -1) for piece in pieces if len(piece)], dim=1)
-            return [_weighed(each) for each in whole.numpy()]
-        first, found = _first(size, sums), {place: own}
+            return list(zip(weights, whole.numpy(), strict=True))
+        first, found = _first(size, sums), {place: message}
         for step in range(size - 1):
             piece = torch.from_numpy(found[(place - step) % size])
             self._neighbour(order.place.following).send(RingPiece(number, first + step, piece))
             found[(place - step - 1) % size] = self._await_piece(number, first + step).numpy()
-        return [_weighed(found[each]) for each in range(size)]
+        return [(weights[each], found[each]) for each in range(size)]
 
     def _total(self, order: StartRing, vector: Tensor, buffers: Tensor, sums: int) -> tuple[Tensor, Tensor]:
         """Return the members' weighted sum of a vector, and of buffers, which are never encoded."""
@@ -387,11 +383,6 @@ def _first(size: int, sums: int, level: int = 0) -> int:
     Groups may be of different sizes, so it depends on the size of all.
     """
     return (2 * sums + level) * 2 * size
-
-
-def _weighed(message: Packed) -> tuple[float, Packed]:
-    """Return the weight that stands before a member's message, and the message."""
-    return float(message[:8].copy().view(np.float64)[0]), message[8:]
 
 
 def _share_of(replica: Server, part: Partition) -> Server:
