@@ -184,6 +184,7 @@ class ActionProcessor:
             if pending.pop(push.id, None) is None:
                 raise ProtocolError(f"push {push.id} is committed twice, or was discarded before")
             view.samples += push.samples
+            view.pending_samples -= push.samples
             if log is not None:
                 # fmt: off
                 log.append(pack_apply(
@@ -289,7 +290,7 @@ class ActionProcessor:
         if view.epochs is None:
             worker.allowance = -1
             return -1
-        left = view.epochs * view.dataset_size - view.samples - sum(p.samples for p in view.pending.values())
+        left = view.epochs * view.dataset_size - view.samples - view.pending_samples
         idle = 1
         for other in view.workers.values():
             if other is worker or other.status is GONE:
@@ -388,7 +389,7 @@ class ActionProcessor:
             return worker.version * exchanged.a_step - exchanged.samples
         if status is VOTED:  # votes are answered together
             return view.voted_samples
-        return sum(push.samples for push in view.pending.values())
+        return view.pending_samples
 
     def _count_exchanged(self) -> _Exchanged:
         """Count the samples that the active workers exchange, from which later changes go on."""
@@ -450,6 +451,7 @@ class ActionProcessor:
         push = discard.push
         if self.view.pending.pop(push.id, None) is None:
             raise ProtocolError(f"push {push.id} is discarded, but it is not pending")
+        self.view.pending_samples -= push.samples
         self.view.discarded += 1
         self.out.append(discard)
         self.record(Kind.DISCARD, worker=push.worker, id=push.id, text=discard.reason)

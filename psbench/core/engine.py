@@ -254,6 +254,7 @@ class Engine:
         view.num_computing -= 1
         view.pushes += 1
         view.pending[push.id] = push
+        view.pending_samples += push.samples
         self._unanswered.add(push.worker)
         todo = self._todo
         for hook in self._before_push:

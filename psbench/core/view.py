@@ -138,7 +138,9 @@ class ClusterView:
     #: how many active workers stand at each clock; keeps `min_clock` without scanning
     clock_counts: dict[int, int] = field(default_factory=dict)
     voted_samples: int = 0  #: samples of all open votes
+    pending_samples: int = 0  #: samples of all pending pushes
     members: list[int] = field(default_factory=list)  #: ids of the active workers, in order
+    membership: int = 0  #: number of joins and departures so far, for parts that keep numbers of all members
 
     @property
     def graph(self) -> WorkerGraph:
@@ -225,12 +227,14 @@ class ClusterView:
     def enter_clock(self, worker: WorkerView) -> None:
         """Add a joining worker and its clock (called by the engine)."""
         insort(self.members, worker.id)
+        self.membership += 1
         worker.clock = self.min_clock
         self.clock_counts[worker.clock] = self.clock_counts.get(worker.clock, 0) + 1
 
     def leave_clock(self, worker: WorkerView) -> None:
         """Remove a leaving worker and its clock (called by the engine)."""
         self.members.remove(worker.id)
+        self.membership += 1
         self._forget_clock(worker.clock)
         self._raise_min_clock()
 
@@ -270,6 +274,7 @@ class ClusterView:
         self.voted_samples = sum(worker.voted_samples for worker in self.workers.values())
         self.members = sorted(w.id for w in self.workers.values() if w.status is not Status.GONE)
         self.pending = {p["id"]: Push(**p) for p in pending}
+        self.pending_samples = sum(push.samples for push in self.pending.values())
         self.clock_counts = dict(state["clock_counts"])
         self.ranges = [[(start, stop) for start, stop in own] for own in state["ranges"]]
         self.rng.bit_generator.state = state["rng"]

@@ -158,11 +158,33 @@ def microseconds(strategy: Any, workers: int, turns: int = 3) -> float:
 
 
 def run() -> Rows:
-    """Measure a message of each strategy at both numbers."""
-    return [_cpu_row(name, strategy) for name, strategy in STRATEGIES.items()]
+    """Measure a message of each strategy at both numbers, and the bytes of a start and of an update."""
+    rows = [_cpu_row(name, strategy) for name, strategy in STRATEGIES.items()]
+    return [*rows, *(row for name in ("asp", "All-Reduce") for row in _bytes_rows(name))]
 
 
 def _cpu_row(name: str, strategy: Any) -> Row:
     few, many = microseconds(strategy, FEW), microseconds(strategy, MANY)
     what = f"CPU of the coordinator for a message, {name}: {MANY:,} peers / {FEW}"
     return Row(what, f"{many:.3g} us", f"{few:.3g} us", many / few, MOST, lower_is_better=True)
+
+
+def _bytes_rows(name: str) -> Rows:
+    """Measure the bytes for each peer: of the start, and of two pushes with their answers."""
+    found = []
+    for workers in (FEW, MANY):
+        peers = FakePeers(STRATEGIES[name], workers, measure_bytes=True)
+        peers.play(2 * workers)
+        found.append((peers.start_bytes / workers, peers.sent_bytes / workers))
+    whats = "at the start", "of two pushes and their answers"
+    return [
+        Row(
+            f"bytes of the coordinator for a peer {what}, {name}: {MANY:,} peers / {FEW}",
+            f"{many:,.0f}",
+            f"{few:,.0f}",
+            many / few,
+            MOST,
+            lower_is_better=True,
+        )
+        for what, few, many in zip(whats, *found, strict=True)
+    ]

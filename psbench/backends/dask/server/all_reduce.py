@@ -24,7 +24,7 @@ from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage, RingPlace, StartRing
 from psbench.backends.dask.protocol.roles import worker_name, worker_number
 from psbench.backends.dask.server.introductions import Introductions
-from psbench.backends.dask.server.ring_order import one_ring
+from psbench.backends.dask.server.ring_order import RingOrder, one_ring
 from psbench.backends.dask.server.store import (
     NO_CODEC_COUNTERS,
     ParameterStore,
@@ -87,6 +87,8 @@ class AllReduceStore(ParameterStore):
     introductions : Introductions
     aggregation : Aggregation
         The composition's, which says how buffers are weighed.
+    order : RingOrder or None
+        Groups the members of a sum; None for one ring of all.
     """
 
     kind = "All-Reduce"
@@ -99,8 +101,10 @@ class AllReduceStore(ParameterStore):
         numbers: Iterator[int],
         introductions: Introductions,
         aggregation: Aggregation,
+        order: RingOrder | None = None,
     ) -> None:
         self._out, self._introductions, self._aggregation = out, introductions, aggregation
+        self._order = order
         self._alive = sorted(workers)
         self._current = set(workers)  # those whose replica is of the current version
         self._pushed: dict[int, PushKey] = {}  # what each worker adds to the next ring it is in
@@ -164,9 +168,11 @@ class AllReduceStore(ParameterStore):
         needs_all = self._aggregation.exchanges and len({*weights}) > 1
         all_weights = [weight * scale for weight in weights] if needs_all else []
         facts = all_samples, most_steps, numbers, all_weights
+        levels = {} if self._order is None else self._order.levels(workers)
         for worker, place, weight, share in zip(workers, one_ring(workers), weights, shares, strict=True):
-            self._introduce(worker, [place])
-            self._send(worker, StartRing(number, place, [], weight * scale, share / all_samples, *facts))
+            own = levels.get(worker, [])
+            self._introduce(worker, [*own, place] if self._aggregation.exchanges else own or [place])
+            self._send(worker, StartRing(number, place, own, weight * scale, share / all_samples, *facts))
 
     def _introduce(self, worker: int, places: Sequence[RingPlace]) -> None:
         """Send a member the addresses of those that it sends to."""

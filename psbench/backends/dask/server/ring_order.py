@@ -2,9 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
 
 from psbench.backends.dask.protocol.messages import RingPlace
+from psbench.backends.dask.protocol.roles import Address
+from psbench.clusters import Network
+from psbench.core.collective import Collective, in_words
+
+
+class RingOrder:
+    """Orders the members of sums, in one ring or first within groups, as the placement chooses.
+
+    Parameters
+    ----------
+    placement : Collective
+    network : Network
+        Whose numbers the placement compares; hosts are those of the addresses.
+    num_bytes : int
+        Of the vector that is added up.
+    address_of : callable
+        Returns the address of a worker; None without a process.
+    say : callable
+        Called with the groups and their times in words, once for each form that they take.
+    """
+
+    def __init__(
+        self,
+        placement: Collective,
+        network: Network,
+        num_bytes: int,
+        address_of: Callable[[int], Address | None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._placement, self._network, self._num_bytes = placement, network, num_bytes
+        self._address_of, self._say = address_of, say
+        self._said = ""
+
+    def levels(self, workers: Sequence[int]) -> dict[int, list[RingPlace]]:
+        """Return each worker's places in the rings of groups and between them; nothing of one ring."""
+        if not self._placement.has_groups:
+            return {}
+        hosts = [_host(self._address_of(worker)) for worker in workers]
+        members = self._network, self._num_bytes, workers, hosts
+        groups, said = self._placement.groups(*members), in_words(self._placement, *members)
+        if said != self._said:
+            self._said = said
+            self._say(said)
+        return two_levels(groups) if len(groups) > 1 else {}
+
+
+def _host(address: Address | None) -> str | None:
+    return None if address is None else urlsplit(address.url).hostname
 
 
 def one_ring(members: Sequence[int]) -> list[RingPlace]:
