@@ -125,6 +125,11 @@ class ActionProcessor:
         self._own_steps = now.own_steps
         self._computes_on_workers = now.computes_on_workers
         self._decides_own_rounds = now.decides_own_rounds
+        #: samples that computing workers are expected to push, of all and of each
+        self._expected, self._expected_of = 0, dict[int, int]()
+        for worker in self.view.workers.values():
+            if worker.status is COMPUTING and worker.allowance >= 0:
+                self._expect(worker)
         self._always_send = isinstance(now.placement, Collective) or self._own_steps
         self._fragments = now.communication.fragments(self._wire_size.layout)
         self.view.fragment_updates = [0] * len(self._fragments)
@@ -290,22 +295,27 @@ class ActionProcessor:
         if view.epochs is None:
             worker.allowance = -1
             return -1
-        left = view.epochs * view.dataset_size - view.samples - view.pending_samples
-        idle = 1
-        for other in view.workers.values():
-            if other is worker or other.status is GONE:
-                continue
-            if other.status is COMPUTING and other.allowance >= 0:
-                left -= min(other.allowance, other.pushed_samples or other.allowance)
-            else:
-                idle += 1
-        worker.allowance = max(0, math.ceil(left / idle - 1e-6))
-        return worker.allowance
+        self.end_round(worker)
+        left = view.epochs * view.dataset_size - view.samples - view.pending_samples - self._expected
+        idle = view.num_active - len(self._expected_of)
+        worker.allowance = allowed = max(0, math.ceil(left / idle - 1e-6))
+        self._expect(worker)
+        return allowed
+
+    def _expect(self, worker: WorkerView) -> None:
+        expected = min(worker.allowance, worker.pushed_samples or worker.allowance)
+        self._expected_of[worker.id] = expected
+        self._expected += expected
+
+    def end_round(self, worker: WorkerView) -> None:
+        """Expect no more samples of a worker's round, for `allow`: it has pushed, or the round is void."""
+        self._expected -= self._expected_of.pop(worker.id, 0)
 
     def allow_again(self, workers: Sequence[WorkerView]) -> None:
         """Renew the step allowance of workers that are about to be released."""
         for worker in workers:
             worker.allowance = -1
+            self.end_round(worker)
         for worker in workers if self._decides_own_rounds else ():
             self.allow(worker)
 
@@ -439,6 +449,7 @@ class ActionProcessor:
         if worker.status != Status.COMPUTING:
             raise ProtocolError(f"worker {cancel.worker} was cancelled, but it does not compute")
         worker.status = Status.PUSHED
+        self.end_round(worker)
         worker.ticket += 1  # what it still sends carries the old one and is void
         self.view.num_computing -= 1
         self.view.cancelled += 1

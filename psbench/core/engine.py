@@ -247,6 +247,8 @@ class Engine:
             ))
             # fmt: on
         worker.status = PUSHED
+        if worker.allowance >= 0:
+            self._processor.end_round(worker)
         worker.overlapping = push.overlapping
         worker.last_push, worker.pushed_samples = push.id, push.samples
         worker.previous_push_s, worker.last_push_s = worker.last_push_s, view.now
@@ -269,6 +271,7 @@ class Engine:
         columns = {"samples": vote.samples, "compute_s": vote.compute_s, "loss": vote.value}
         self._processor.record(Kind.VOTE, worker=vote.worker, text=plain_json(vote.value), **columns)
         worker.status = Status.VOTED
+        self._processor.end_round(worker)
         self.view.set_voted(worker, vote.samples)
         self.view.num_computing -= 1
         self.view.num_voted += 1
