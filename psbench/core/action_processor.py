@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from psbench.core import actions as act
@@ -30,6 +31,14 @@ COMPUTING, PUSHED, VOTED, GONE = Status.COMPUTING, Status.PUSHED, Status.VOTED, 
 #: what the rest of an answer waits for that stopped after an update (`Engine.pause_for_evaluations`)
 EVALUATION = "evaluation"
 _APPLY, _RELEASE, _HOLD = map(int, (Kind.APPLY, Kind.RELEASE, Kind.HOLD))
+
+
+@dataclass
+class _Exchanged:
+    """The samples of one exchange of all active workers, and of those that they have made so far."""
+
+    a_step: int
+    samples: int
 
 
 class ActionProcessor:
@@ -125,6 +134,7 @@ class ActionProcessor:
         self._exchanges = now.aggregation.exchanges
         self._replies_aggregate = now.aggregation.reply != "model"
         self._waits_for_neighbours = isinstance(now.consistency, WaitsForNeighbours)
+        self._exchanged: _Exchanged | None = None
         self.peer_to_peer, self.view.neighbourhood = False, None
         if isinstance(now.placement, PeerToPeer):
             self.peer_to_peer = True
@@ -180,6 +190,7 @@ class ActionProcessor:
             if pending.pop(push.id, None) is None:
                 raise ProtocolError(f"push {push.id} is committed twice, or was discarded before")
             view.samples += push.samples
+            view.pending_samples -= push.samples
             if log is not None:
                 # fmt: off
                 log.append(pack_apply(
@@ -198,7 +209,10 @@ class ActionProcessor:
         for number in mix.rows:
             worker = view.workers[number]
             # a newcomer begins with another's model, at a version that it has already
-            worker.version += worker.status is not Status.NEW
+            if worker.status is not Status.NEW:
+                worker.version += 1
+                if self._exchanged is not None:
+                    self._exchanged.samples += worker.batch_size
             mix.versions[number] = worker.version
             worker.push_weight = mix.push_weights.get(number, worker.push_weight)
         self.out.append(mix)
@@ -236,7 +250,7 @@ class ActionProcessor:
             release.orders = {**release.orders, **hook(number, view)}
         orders = release.orders
         if orders and "batch_size" in orders:
-            worker.batch_size = orders["batch_size"]
+            self.set_batch_size(worker, orders["batch_size"])
         worker.codec_setting = orders.get("codec", -1) if orders else -1
         release.ticket = worker.ticket = worker.ticket + 1
         worker.status = COMPUTING
@@ -300,7 +314,7 @@ class ActionProcessor:
         They are, whether workers keep them or push them, as they are ordered to if the rule switches.
         """
         self._rule_saw_votes = True
-        voted = sum(worker.voted_samples for worker in self.view.workers.values())
+        voted = self.view.voted_samples
         self.view.samples += voted
         self.todo.extendleft(reversed([*rule.on_applied(self.view), release]))
         self.view.samples -= voted
@@ -334,7 +348,7 @@ class ActionProcessor:
             view.num_voted -= 1
             kept = worker.voted_samples if release.then == "step" else 0
             view.samples += kept
-            worker.voted_samples = 0
+            view.set_voted(worker, 0)
             self._rule_saw_votes = self._rule_saw_votes and view.num_voted > 0
         has_model = status is PUSHED and worker.id not in self.needs_full_model
         release.aggregate = self._replies_aggregate and release.send and has_model
@@ -356,11 +370,28 @@ class ActionProcessor:
         """
         view = self.view
         if self._waits_for_neighbours:  # as if all had made as many exchanges
-            others = (other for other in view.workers.values() if other.status is not GONE)
-            return sum((worker.version - other.version) * other.batch_size for other in others)
+            exchanged = self._exchanged or self._count_exchanged()
+            return worker.version * exchanged.a_step - exchanged.samples
         if status is VOTED:  # votes are answered together
-            return sum(other.voted_samples for other in view.workers.values())
-        return sum(push.samples for push in view.pending.values())
+            return view.voted_samples
+        return view.pending_samples
+
+    def _count_exchanged(self) -> _Exchanged:
+        """Count the samples that the active workers exchange, from which later changes go on."""
+        here = [other for other in self.view.workers.values() if other.status is not GONE]
+        steps = sum(other.batch_size for other in here)
+        self._exchanged = _Exchanged(steps, sum(other.version * other.batch_size for other in here))
+        return self._exchanged
+
+    def count_exchanged_again(self) -> None:
+        """Count the exchanged samples anew when they are needed: other workers are active."""
+        self._exchanged = None
+
+    def set_batch_size(self, worker: WorkerView, batch_size: int) -> None:
+        if self._exchanged is not None:
+            self._exchanged.a_step += batch_size - worker.batch_size
+            self._exchanged.samples += worker.version * (batch_size - worker.batch_size)
+        worker.batch_size = batch_size
 
     def hold(self, hold: act.Hold) -> None:
         """Hold a worker, with a reason."""
@@ -406,6 +437,7 @@ class ActionProcessor:
         push = discard.push
         if self.view.pending.pop(push.id, None) is None:
             raise ProtocolError(f"push {push.id} is discarded, but it is not pending")
+        self.view.pending_samples -= push.samples
         self.view.discarded += 1
         self.out.append(discard)
         self.record(Kind.DISCARD, worker=push.worker, id=push.id, text=discard.reason)
@@ -416,7 +448,7 @@ class ActionProcessor:
             self.migration.withhold_orders(tell)
             return
         if "batch_size" in tell.orders:
-            self.view.workers[tell.worker].batch_size = tell.orders["batch_size"]
+            self.set_batch_size(self.view.workers[tell.worker], tell.orders["batch_size"])
         self.out.append(tell)
         self.record(Kind.TELL, worker=tell.worker, text=plain_json(tell.orders))
 

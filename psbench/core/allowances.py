@@ -35,8 +35,7 @@ class Allowances:
         self.end(worker.id)
         worker.allowance = -1
         if view.epochs is not None:
-            pending = sum(push.samples for push in view.pending.values())
-            left = view.epochs * view.dataset_size - view.samples - pending - self._sum
+            left = view.epochs * view.dataset_size - view.samples - view.pending_samples - self._sum
             idle = view.num_active - len(self.expected)
             worker.allowance = max(0, math.ceil(left / idle - 1e-6))
             self._expect(worker)

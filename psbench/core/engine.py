@@ -257,6 +257,7 @@ class Engine:
         view.num_computing -= 1
         view.pushes += 1
         view.pending[push.id] = push
+        view.pending_samples += push.samples
         self._unanswered.add(push.worker)
         todo = self._todo
         for hook in self._before_push:
@@ -272,7 +273,7 @@ class Engine:
         self._processor.record(Kind.VOTE, worker=vote.worker, text=plain_json(vote.value), **columns)
         worker.status = Status.VOTED
         self._allowances.end(vote.worker)
-        worker.voted_samples = vote.samples
+        self.view.set_voted(worker, vote.samples)
         self.view.num_computing -= 1
         self.view.num_voted += 1
         self._unanswered.add(vote.worker)
