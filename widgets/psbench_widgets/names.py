@@ -29,6 +29,8 @@ def names_of(experiments: Sequence[Experiment]) -> list[str]:
     >>> other = base.but(strategy={"name": "ssp", "staleness_bound": 10})
     >>> names_of([base, other, base.but(strategy="bsp")])
     ['ssp, bound 3', 'ssp, bound 10', 'bsp']
+    >>> names_of([base.but(name="slow"), base.but(name="slow", strategy="bsp")])
+    ['slow, ssp', 'slow, bsp']
     """
     flat = [dict(leaves(_spec(each))) for each in experiments]
     titles = [each.title for each in experiments]
@@ -91,7 +93,8 @@ def _name(
     # a part's own parameters follow from which part it is
     named = {path.rpartition(".")[0] for path in apart if path.endswith(".name")}
     kept = [p for p in apart if p.endswith(".name") or p.rpartition(".")[0] not in named]
-    words = [text for path in kept if (text := _words(path, own.get(path)))]
+    # a strategy and its only part may have one name
+    words = [*dict.fromkeys(text for path in kept if (text := _words(path, own.get(path))))]
     more = f" and {len(words) - _MOST} more" if len(words) > _MOST else ""
     return ", ".join([titles[place], *words[:_MOST]]) + more
 
