@@ -11,6 +11,7 @@ const THICK = { compute: 0.86, pull: 0.43, send: 0.43, wait: 0.86, switching: 0.
 const STACK = ["compute", "pull", "send", "cancelled", "switching", "wait"];
 const COUNTABLE = 5; // pixels from which a span is parted from the next
 const TALLEST = 150;
+const BAND = 14; // pixels of a row where there are bands: each has its name
 const TOTAL_BAR = 40; // pixels of a total in a row that is lower
 const SPELLED = 26; // rows so high have room for words below their totals
 
@@ -45,7 +46,8 @@ export class Timeline {
     this.axisHeight = hasAxis ? AXIS : TICKS;
     this.order = recording.workers.length > MANY ? bySpeed(recording.steps) : [];
     this.arrange([]);
-    this.row = Math.max(3, Math.min(highest, Math.floor(TALLEST / this.shown.length)));
+    const least = this.order.length ? BAND : 3;
+    this.row = Math.max(least, Math.min(highest, Math.floor(TALLEST / this.shown.length)));
     this.height = this.row * this.shown.length + this.axisHeight;
     this.canvas.style.height = `${this.height}px`;
   }
