@@ -135,9 +135,10 @@ slurm:  ## install Debian's SLURM for the nightly tests, as root on Debian or Ub
 	  || echo 'SLURM could not be installed: its tests will be skipped'; \
 	else echo '== no SLURM, and no root to install it: its tests will be skipped'; fi
 
-pictures: $(VENV)/.dev  ## take the README's picture again, with the browser tests
+pictures: $(VENV)/.dev  ## take the pictures of README and texts again: the panel's with its browser tests
 	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py
 	@cp build/screenshots/lab.webp notebooks/pictures/
+	@$(BIN)/python -m tests.pictures
 
 # two cores at most: notebooks run one after another; `make pictures notebooks-fresh` recreates all stored output
 notebooks-fresh: $(VENV)/.dev  ## run the notebooks at full size, and store their outputs (an hour)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from psbench import Experiment
-from psbench_widgets import Lab
+from psbench_widgets import Lab, bridge
 
 from .direct import Direct
 from .test_browser_lab import ROWS, all_settings, machines, pick, take
@@ -53,6 +53,7 @@ def test_wrong_values_keep_run_off_until_they_are_mended(panel: Direct, screensh
     panel.wait(MAY_RUN, argument=False)
     assert "staleness_bound" in (web.text_content(".psb-section-strategy .psb-error") or "")
     panel.shot(screenshots / "lab-wrong-value.png")
+    assert panel.audit() == []
     pick(web, "strategy", "staleness_bound", "2")
     panel.wait(MAY_RUN, argument=True)
 
@@ -132,6 +133,23 @@ def test_a_regression_is_run_and_its_loss_is_drawn(panel: Direct, screenshots: P
     panel.over(f"run {number} finished")
     wait_rows(panel, "train_loss", 2)
     panel.shot(screenshots / "lab-numbers-light.png")
+
+
+def test_a_failed_run_says_why(panel: Direct, screenshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(bridge, "run_experiment", fails)
+    web = panel.web
+    web.click("button.psb-run")
+    panel.over("failed: RuntimeError: the disk is full")
+    assert panel.audit() == []
+    web.click(".psb-tab-compare")
+    web.click(".psb-runs .psb-traceback > summary")
+    assert "in perform" in web.inner_text(".psb-runs pre")
+    panel.shot(screenshots / "lab-failed.png")
+    assert panel.audit() == []
+    web.click(".psb-tab-watch")
 
 
 def test_detached_runs_of_a_cluster_are_listed_when_one_looks_and_attached_by_a_button(

@@ -263,7 +263,7 @@ def test_stop_and_switch_reach_the_run(panel: Panel) -> None:
     assert panel.status["echo"].startswith("strategy_switch · digits · mlp · c2")
     panel.say("switch")
     asp = threading.Event()
-    panel.observe(lambda change: asp.set() if " asp: " in change["new"].get("words", "") else None, "status")
+    panel.observe(lambda change: asp.set() if ", asp" in change["new"].get("words", "") else None, "status")
     assert asp.wait(60)
     panel.say("stop")
     assert panel.wait(60)

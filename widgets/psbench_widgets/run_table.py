@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class RunEntry:
     own_name: str = ""
     #: of a fork: see `Job.forked`
     forked: tuple[str, ...] = ()
+    _curve: list[float] = field(default_factory=list)
     #: whether it is a run of a cluster, which the panel follows
     is_detached: bool = False
 
@@ -70,7 +71,9 @@ class RunEntry:
             "detached": self.is_detached,
         }
         if self.summary and self.run is not None:
-            return found | _measures(self.summary) | {"curve": _sparkline(self.run)}
+            if not self._curve:
+                self._curve = _sparkline(self.run)
+            return found | _measures(self.summary) | {"curve": self._curve}
         return found | ({"reason": "before training began"} if self.status == "stopped" else {})
 
 
