@@ -186,7 +186,8 @@ class Network:
         passes = num_bytes * self._pass_up[worker]
         if self._achieved:
             passes = max(passes, num_bytes / self._achieves(num_bytes, self._shares))
-        return start + passes + self._latency_of(worker, num_bytes, False)
+        latency = self._latency[worker] if self._fixed else self._latency_of(worker, num_bytes, False)
+        return start + passes + latency
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
         """Return when a message that the servers send now has arrived at a worker, seconds."""
@@ -202,7 +203,8 @@ class Network:
         passes = num_bytes * self._pass_down[worker]
         if self._achieved:
             passes = max(passes, num_bytes / self._achieves(num_bytes, self._shares))
-        return start + passes + self._latency_of(worker, num_bytes, True) + self._hop
+        latency = self._latency[worker] if self._fixed else self._latency_of(worker, num_bytes, True)
+        return start + passes + latency + self._hop
 
     def _share(
         self, worker: int, back: int, num_bytes: float, rate: float, now: float, latency: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from psbench.core import actions as act
 from psbench.core.actions import Action
+from psbench.core.allowances import Allowances
 from psbench.core.collective import Collective
 from psbench.core.drain import Drain
 from psbench.core.events import Push
@@ -65,6 +65,8 @@ class ActionProcessor:
         Workers that must be released or held before the answer is complete.
     needs_full_model : set of int
         Workers whose next model must be sent whole, not as a difference.
+    allowances : Allowances
+        Of workers that decide when they push.
     evaluation_due : callable () -> bool, or None
         Whether the version just made is evaluated before the answer continues; see
         `Engine.pause_for_evaluations`.
@@ -91,6 +93,7 @@ class ActionProcessor:
         self.out: list[Action] = []
         self.unanswered: set[int] = set()
         self.needs_full_model: set[int] = set()
+        self.allowances = Allowances(view)
         self.measuring_part: str | None = None
         self.evaluation_due: Callable[[], bool] | None = None
         self.drain: Drain | None = None
@@ -125,11 +128,6 @@ class ActionProcessor:
         self._own_steps = now.own_steps
         self._computes_on_workers = now.computes_on_workers
         self._decides_own_rounds = now.decides_own_rounds
-        #: samples that computing workers are expected to push, of all and of each
-        self._expected, self._expected_of = 0, dict[int, int]()
-        for worker in self.view.workers.values():
-            if worker.status is COMPUTING and worker.allowance >= 0:
-                self._expect(worker)
         self._always_send = isinstance(now.placement, Collective) or self._own_steps
         self._fragments = now.communication.fragments(self._wire_size.layout)
         self.view.fragment_updates = [0] * len(self._fragments)
@@ -165,7 +163,10 @@ class ActionProcessor:
         if not actions:
             name = self.composition.aggregation.name
             raise ProtocolError(f"{name!r}: on_commit returned no action; return an Apply, or a Measure")
-        self.todo.extendleft(reversed(actions))
+        if len(actions) == 1 and type(actions[0]) is act.Apply:  # it comes next: spared a turn of the queue
+            self.apply(actions[0])
+        else:
+            self.todo.extendleft(reversed(actions))
 
     def apply(self, apply: act.Apply) -> None:
         """Make the next version; its pushes are no longer pending."""
@@ -275,7 +276,7 @@ class ActionProcessor:
             worker.fragment = orders["fragment"]
             self.note_fragments(worker, release.fragment)
         if self._decides_own_rounds:
-            release.allowance = self.allow(worker)
+            release.allowance = self.allowances.give(worker)
         if voted or self._computes_on_workers:
             kept = self._complete_for_own_half(release, worker, status)
         if self.migration is not None and step:
@@ -285,39 +286,13 @@ class ActionProcessor:
         else:
             self._hand_out(release, kept)
 
-    def allow(self, worker: WorkerView) -> int:
-        """Set and return the samples that a worker may take until its push; -1 without a limit.
-
-        Idle workers share equally what is left of the run's epochs. A worker that computes is expected to
-        push as much as it did last, and at first all that it was allowed.
-        """
-        view = self.view
-        if view.epochs is None:
-            worker.allowance = -1
-            return -1
-        self.end_round(worker)
-        left = view.epochs * view.dataset_size - view.samples - view.pending_samples - self._expected
-        idle = view.num_active - len(self._expected_of)
-        worker.allowance = allowed = max(0, math.ceil(left / idle - 1e-6))
-        self._expect(worker)
-        return allowed
-
-    def _expect(self, worker: WorkerView) -> None:
-        expected = min(worker.allowance, worker.pushed_samples or worker.allowance)
-        self._expected_of[worker.id] = expected
-        self._expected += expected
-
-    def end_round(self, worker: WorkerView) -> None:
-        """Expect no more samples of a worker's round, for `allow`: it has pushed, or the round is void."""
-        self._expected -= self._expected_of.pop(worker.id, 0)
-
     def allow_again(self, workers: Sequence[WorkerView]) -> None:
         """Renew the step allowance of workers that are about to be released."""
         for worker in workers:
             worker.allowance = -1
-            self.end_round(worker)
+            self.allowances.end(worker.id)
         for worker in workers if self._decides_own_rounds else ():
-            self.allow(worker)
+            self.allowances.give(worker)
 
     def note_fragments(self, worker: WorkerView, fragment: int) -> None:
         """Record that a worker is sent a fragment, or the whole model (-1)."""
@@ -449,7 +424,7 @@ class ActionProcessor:
         if worker.status != Status.COMPUTING:
             raise ProtocolError(f"worker {cancel.worker} was cancelled, but it does not compute")
         worker.status = Status.PUSHED
-        self.end_round(worker)
+        self.allowances.end(cancel.worker)
         worker.ticket += 1  # what it still sends carries the old one and is void
         self.view.num_computing -= 1
         self.view.cancelled += 1
@@ -571,6 +546,7 @@ class ActionProcessor:
         self.composition_id = state["composition_id"]
         self.handed_over = state["handed_over"]
         self.unanswered.clear()
+        self.allowances.count_again()
 
     def record(self, kind: Kind, **columns: Any) -> None:
         """Write a row in the log, if there is one."""

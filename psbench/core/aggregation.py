@@ -1,6 +1,6 @@
 """The domain of the parts that make the next model: a decision, and its arithmetic."""
 
-from __future__ import annotations
+# no `from __future__ import annotations`: pydantic would compile these texts anew for each subclass
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -61,7 +61,7 @@ def _needs_of_several_vectors() -> tuple[Need, ...]:
     )
 
 
-def _has_several(part: Aggregation) -> bool:
+def _has_several(part: "Aggregation") -> bool:
     return bool(part.carries)
 
 
@@ -83,7 +83,7 @@ def _needs_of_several_answered() -> tuple[Need, ...]:
     )
 
 
-def _sends_several(part: Aggregation) -> bool:
+def _sends_several(part: "Aggregation") -> bool:
     return bool(part.sends)
 
 

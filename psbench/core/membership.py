@@ -76,7 +76,7 @@ class EngineMembership:
         view.cancelled += 1
         worker.status = Status.NEW
         view.set_voted(worker, 0)
-        self._processor.end_round(worker)
+        self._processor.allowances.end(worker.id)
         worker.ticket += 1
         self._processor.unanswered.add(worker.id)
         self._processor.record(Kind.CANCEL, worker=worker.id)
@@ -170,7 +170,7 @@ class EngineMembership:
             view.num_voted -= 1
         worker.status = Status.GONE
         view.set_voted(worker, 0)
-        processor.end_round(worker)
+        processor.allowances.end(worker.id)
         processor.count_exchanged_again()
         worker.hold_reason = ""
         worker.overlapping = False

@@ -6,7 +6,7 @@ state is kept in private attributes (`PrivateAttr`) of plain data. The base clas
 domain is in `core.parts`.
 """
 
-from __future__ import annotations
+# no `from __future__ import annotations`: pydantic would compile these texts anew for each subclass
 
 import copy
 import inspect
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from psbench.core.needs import Need
 
 #: every part by domain and name, filled as the classes are made
-REGISTRY: dict[str, dict[str, type[Part]]] = {}
+REGISTRY: dict[str, dict[str, type["Part"]]] = {}
 
 
 class Part(Specification):
@@ -33,7 +33,7 @@ class Part(Specification):
     domain: ClassVar[str] = ""
     name: ClassVar[str] = ""
     #: properties of the other parts without which it cannot work, beside those that its parents declare
-    needs: ClassVar[tuple[Need, ...]] = ()
+    needs: ClassVar[tuple["Need", ...]] = ()
     #: statistics of a push or report that the part reads; no others are computed
     reads: ClassVar[tuple[str, ...]] = ()
     #: kinds of numbers that the part asks for with `Measure`

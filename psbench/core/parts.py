@@ -4,7 +4,7 @@ A hook that a part does not define does nothing. Class attributes declare the pr
 `core.compatibility` decides what fits together.
 """
 
-from __future__ import annotations
+# no `from __future__ import annotations`: pydantic would compile these texts anew for each subclass
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self, TypeAlias
@@ -88,7 +88,7 @@ class CodecPart(Part):
         """Return the length of an encoded vector of `size` entries; it does not depend on their values."""
         raise NotImplementedError(f"{type(self).__name__} must define num_bytes")
 
-    def at(self, setting: int, size: int) -> CodecPart:
+    def at(self, setting: int, size: int) -> "CodecPart":
         """Return the codec of a push of `size` entries with that setting; the part itself if it has one.
 
         The setting is in the order `codec` of the worker's last release, and -1 without one.
@@ -161,7 +161,7 @@ def _needs_of_fragments() -> tuple[Need, ...]:
     )
 
 
-def _has_fragments(part: Communication) -> bool:
+def _has_fragments(part: "Communication") -> bool:
     return type(part).fragments is not Communication.fragments
 
 

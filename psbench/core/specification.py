@@ -1,6 +1,6 @@
 """Specifications: frozen pydantic models, `parameter` that declares fields, and error messages."""
 
-from __future__ import annotations
+# no `from __future__ import annotations`: pydantic would compile these texts anew for each subclass
 
 import inspect
 import re
@@ -51,7 +51,10 @@ class Specification(BaseModel):
     #: if not its class's name in small letters
     called_in_errors: ClassVar[str] = ""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    # a validator is built when it is first needed: of some 300 classes a run needs a dozen
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), defer_build=True
+    )
 
     def __init__(self, **values: Any) -> None:
         try:

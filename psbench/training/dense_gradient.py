@@ -24,6 +24,7 @@ Backward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 #: torch's number for the reduction "mean"
 _MEAN = 1
+_ONE = torch.ones((), dtype=torch.float32)  #: the gradient of a loss with respect to itself
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -145,16 +146,14 @@ def _same(written_out: DenseGradient, inputs: Tensor, targets: Tensor, gradient:
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     logarithms = torch.log_softmax(outputs, 1)
     loss, weight = _aten.nll_loss_forward.default(logarithms, targets, None, _MEAN, IGNORED)
-    slope = _aten.nll_loss_backward.default(
-        torch.ones_like(loss), logarithms, targets, None, _MEAN, IGNORED, weight
-    )
+    slope = _aten.nll_loss_backward.default(_ONE, logarithms, targets, None, _MEAN, IGNORED, weight)
     return loss, _aten._log_softmax_backward_data.default(slope, logarithms, 1, outputs.dtype)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     numbers = outputs.view_as(targets)
     loss = _aten.mse_loss.default(numbers, targets, _MEAN)
-    slope = _aten.mse_loss_backward.default(torch.ones_like(loss), numbers, targets, _MEAN)
+    slope = _aten.mse_loss_backward.default(_ONE, numbers, targets, _MEAN)
     return loss, slope.view_as(outputs)
 
 

@@ -19,6 +19,9 @@ from psbench.errors import WorkerLost
 from psbench.training.local_model import LocalModel
 from psbench.training.mixing import Mixer, ModelVectors, consensus_distance
 
+#: so few models are kept without a search for those that no worker will ask for
+_SMALL = 16
+
 
 class PeerExchange(WorkersExchange):
     """Exchange between peers: a release delivers a mixture of models, and a push announces a new model.
@@ -44,6 +47,7 @@ class PeerExchange(WorkersExchange):
         self._models: dict[int, LocalModel] = {}
         #: what workers sent at each of their versions, until it cannot be asked for any more
         self._sent: dict[tuple[int, int], ModelVectors] = {}
+        self._searched_from = _SMALL  #: so many of these, or of their arrivals, are searched for old ones
         self._mixed: dict[int, ModelVectors] = {}  #: models that their workers are released with
         self._ready_s: dict[int, float] = {}  #: when those have arrived
         self._began_from: dict[int, Tensor] = {}  #: models that steps under way began from
@@ -110,12 +114,14 @@ class PeerExchange(WorkersExchange):
             self._sent[worker, version] = model
 
     def _forget(self) -> None:
-        view = self._resources.view
+        """Remove what no worker will ask for, once it may be half of all: each search looks at all."""
+        if max(len(self._sent), self._links.num_arrivals) < self._searched_from:
+            return
         # the engine's view is that at the end of the answer, whose exchanges are performed one by one
-        oldest = min((self._versions.get(worker, 0) for worker in view.active), default=0)
-        for worker, version in [key for key in self._sent if key[1] < oldest]:
-            del self._sent[worker, version]
-            self._links.forget(worker, oldest)
+        oldest = min((self._versions.get(worker, 0) for worker in self._resources.view.active), default=0)
+        self._sent = {key: model for key, model in self._sent.items() if key[1] >= oldest}
+        self._links.forget(oldest)
+        self._searched_from = 2 * max(len(self._sent), self._links.num_arrivals, _SMALL)
 
     # ---------------------------------------------------------------- from one release to the next
 

@@ -101,10 +101,14 @@ class PeerLinks:
         """Return when a worker that sends its model to another has received the other's."""
         return self.send(other, worker, self.send(worker, other, now))
 
-    def forget(self, worker: int, before: int) -> None:
-        """Remove the unused messages that a worker sent before a version."""
-        for key in [key for key in self._arrivals if key[0] == worker and key[1] < before]:
-            del self._arrivals[key]
+    @property
+    def num_arrivals(self) -> int:
+        """Number of messages that no worker has asked for yet."""
+        return len(self._arrivals)
+
+    def forget(self, before: int) -> None:
+        """Remove the messages sent before a version."""
+        self._arrivals = {key: at_s for key, at_s in self._arrivals.items() if key[1] >= before}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the busy times of the links and the messages in transit, as plain data."""

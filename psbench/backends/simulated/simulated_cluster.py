@@ -35,7 +35,7 @@ from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.arithmetic import Pushed
 from psbench.core.collective import Collective, Jobs
-from psbench.core.driver import PromptDriver, makes_newest, timer_of
+from psbench.core.driver import PromptDriver, timer_of
 from psbench.core.ending import DIVERGED, Ending
 from psbench.core.events import COLLECTIVE, Push
 from psbench.core.strategy import Strategy
@@ -84,6 +84,10 @@ class SimulatedCluster(PromptDriver):
         Pushes that are computed or sent; they are completed when they arrive.
     payloads : dict of push number to model
         What arrived pushes carry, until they are committed or discarded.
+    serves : bool
+        Whether the servers take time for a message; see `serve`.
+    holds_versions : bool
+        Whether versions are kept that workers started from; see `begin`.
     """
 
     def __init__(
@@ -134,14 +138,13 @@ class SimulatedCluster(PromptDriver):
     # ---------------------------------------------------------------- releases and pushes
 
     def begin(self, actions: Sequence[act.Action]) -> None:
-        """Prepare for an answer's actions."""
-        if self._measurements.holds_versions:
-            self._measurements.begin(actions)
+        """Prepare for an answer's actions; call if the cluster `holds_versions`."""
+        self._measurements.begin(actions)
 
     def release(self, release: act.Release, now: float) -> None:
         """Send a release; a worker that pushes every step begins one."""
         worker = release.worker
-        if self._measurements.holds_versions:
+        if self.holds_versions:
             self._measurements.hold(release.load)
         transfers, workers = self.transfers, self.workers
         sent = now if now > transfers.idle_until else transfers.idle_until
@@ -189,17 +192,15 @@ class SimulatedCluster(PromptDriver):
         else:
             insort(arriving, entry)
 
-    def serve(self, event: ev.Push | ev.Vote | ev.Report, now: float) -> bool:
-        """Start serving an arrived message; return False if service takes no time."""
+    def serve(self, event: ev.Push | ev.Vote | ev.Report, now: float) -> None:
+        """Start serving an arrived message; call if the cluster `serves`."""
         queues = self.transfers.queues
-        if queues is None:
-            return False
+        assert queues is not None
         size = event.bytes if isinstance(event, ev.Push) and self._collective is None else None
         served = InService(event, now)
         ends = queues.take(served, size, now)
         if ends is not None:
             self._queue.schedule(ends, event.worker, served)
-        return True
 
     def serve_next(self) -> None:
         """Serve the next waiting message, after the answers to the previous one."""
@@ -320,7 +321,8 @@ class SimulatedCluster(PromptDriver):
             if self._exchanges:
                 pushes = [self._exchange(pushes, apply)]
             self.server.apply(pushes, apply)
-        if not self.averages_models and makes_newest(apply, self._view):
+        # as `makes_newest`, which would cost a call an update
+        if not self.averages_models and apply.version == self._view.version:
             self._on_update()
 
     def _exchange(self, pushes: list[Pushed], apply: act.Apply) -> Pushed:
@@ -381,6 +383,7 @@ class SimulatedCluster(PromptDriver):
             self.trainer.unassign()
             self.trainer.select(composition.selection, self._workload.known_of_data(composition.selection))
         self._measurements = SimulatedMeasurements(composition, resources, transfers.network.server_loads)
+        self.holds_versions, self.serves = composition.holds_versions, transfers.queues is not None
         self.workers = Workers(
             composition,
             resources,

@@ -163,27 +163,31 @@ class Simulation:
             if not (arrives or heap):
                 waits = self.engine.view.waits()
                 raise Deadlock(f"at {self.now:.3f} s no worker can ever continue; {waits}")
-            self.now, _, _, _, event = entry = arriving.popleft() if arrives else heappop(heap)
-            if self.now >= deadline:
+            now, _, _, _, event = entry = arriving.popleft() if arrives else heappop(heap)
+            self.now = now
+            if now >= deadline:
                 self.now = self.engine.view.now = deadline
                 ending.finish(self._rules.at(deadline))
             elif shared and cluster.reschedule_if_delayed(entry, arrives=bool(arrives)):
                 pass
             elif type(event) is not Push:
                 if isinstance(event, WorkerEvent):
-                    self.cluster.workers.handle(event, self.now)
+                    cluster.workers.handle(event, now)
                 elif type(event) is InService:
                     self._served(event)
                 elif type(event) is StepBegins:
-                    cluster.begin_step(event, self.now)
-                elif not (isinstance(event, (ev.Vote, ev.Report)) and self.cluster.serve(event, self.now)):
+                    cluster.begin_step(event, now)
+                elif cluster.serves and isinstance(event, (ev.Vote, ev.Report)):
+                    cluster.serve(event, now)
+                else:
                     self._handle(event)
             elif under_way.get(event.worker) is event:  # else cancelled, or its worker has gone
-                if arrives:
-                    if not self.cluster.serve(event, self.now):
-                        self._push(event)
+                if not arrives:
+                    cluster.send(event, now)
+                elif cluster.serves:
+                    cluster.serve(event, now)
                 else:
-                    self.cluster.send(event, self.now)
+                    self._push(event)
             if ending.status or control.pending:
                 return
 
@@ -249,7 +253,8 @@ class Simulation:
 
     def _perform(self, actions: Sequence[Action]) -> None:
         view, checkpoints = self.engine.view, self._checkpoints
-        self.cluster.begin(actions)
+        if self.cluster.holds_versions:
+            self.cluster.begin(actions)
         if view.samples >= checkpoints.from_samples or view.in_force != checkpoints.composition:
             actions = self._store(actions)
             if self.ending.status:
