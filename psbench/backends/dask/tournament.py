@@ -1,4 +1,4 @@
-"""Rounds of a tournament: every two meet once, and in a round nobody meets two others."""
+"""Rounds of a tournament: every two players meet once, and each meets one other in a round."""
 
 from __future__ import annotations
 
