@@ -200,8 +200,12 @@ def newest_of(table: dict[str, Any], column: str) -> dict[int, int]:
 #: charts that the panel does not draw as figures, and why
 NOT_LIVE = {
     **dict.fromkeys(["timeline", "switch"], "the panel draws a timeline of its own (`js/timeline.js`)"),
-    **dict.fromkeys(["pareto_bytes", "pareto_silent_s"], "compare finished runs"),
+    **dict.fromkeys(
+        ["pareto_bytes", "pareto_silent_s", "pareto_joules", "pareto_cost"], "compare finished runs"
+    ),
     **dict.fromkeys(["sequence", "tree"], "drawn only if asked for by name"),
+    "optimal": "drawn for finished runs by `ps.optimal_time`, which measures their problem",
+    "train_gradient_norm_sq": "evaluated only where the metric is asked for",
     **dict.fromkeys(
         ["gradient_spread", "gradient_lag"], "computed from the whole log, for runs without a server"
     ),

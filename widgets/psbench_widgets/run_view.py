@@ -24,8 +24,10 @@ from psbench_widgets.playback import NEWEST, OF_EACH, bounds_of, moving, part_of
 from psbench_widgets.run_table import RunEntry
 from psbench_widgets.sweep import machines_of
 
-#: what drawing may take of the time that a run takes
-SHARE = 1 / 60
+#: what drawing may take of the CPU time of a run in this process
+SHARE = 1 / 150
+#: of the clock's, of a run in other processes
+LIVE_SHARE = 1 / 60
 #: of the clock's, where the run is held back for those who watch it: what is shown is where it is
 HELD_SHARE = 1 / 4
 #: it is never done more often than this, in seconds: faster than that is not seen
@@ -165,9 +167,15 @@ class RunView:
             if self.is_seen:
                 self._figures.refresh(self._stop)
                 self._send_newest()
-            pause = (time.thread_time() - began) / (HELD_SHARE if held else SHARE)
+            pause = (time.thread_time() - began) / self._share(job)
             pause = pause if self._affordable else min(pause, SECOND_S)
             self._due, self._affordable = time.perf_counter() + LEAST_S, self._clock(job) + pause
+
+    @staticmethod
+    def _share(job: Job) -> float:
+        if _is_held_back(job):
+            return HELD_SHARE
+        return SHARE if job.experiment.backend == "simulated" else LIVE_SHARE
 
     @staticmethod
     def _clock(job: Job) -> float:
@@ -273,7 +281,7 @@ class RunView:
             return found
         fraction = progress.fraction()
         left = time_left(fraction, time.monotonic() - job.began_s)
-        words = "stopping" if job.control.stopping else progress.words(experiment.backend)
+        words = "stopping" if job.control.stopping else progress.reached(experiment.backend)
         shown = {"words": words, "fraction": fraction, "left": left}
         return found | shown | {"beginning": False, "starting": {}}
 
