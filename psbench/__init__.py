@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from psbench.detached import attach, submit
     from psbench.errors import BackendError, DataError, ProtocolError, PsbenchError, SpecError
     from psbench.experiment import Experiment
+    from psbench.optimal import optimal_time
     from psbench.results.comparison import Comparison
     from psbench.results.report import write_report
     from psbench.results.run import Run
@@ -54,6 +55,7 @@ _NAMES = {
     "psbench.detached": ("attach", "submit"),
     "psbench.errors": ("BackendError", "DataError", "ProtocolError", "PsbenchError", "SpecError"),
     "psbench.experiment": ("Experiment",),
+    "psbench.optimal": ("optimal_time",),
     "psbench.results.comparison": ("Comparison",),
     "psbench.results.report": ("write_report",),
     "psbench.results.run": ("Run",),
@@ -84,6 +86,7 @@ __all__ = [
     "attach",
     "compare",
     "data",
+    "optimal_time",
     "predict",
     "recount",
     "replay",

@@ -344,6 +344,11 @@ class Experiment(Specification):
         return direction.is_lower_better(metric, self.metrics, asked_by)
 
     @property
+    def metric_columns(self) -> list[str]:
+        """Names of the evaluated values of the metrics besides loss and accuracy."""
+        return [metric.column(name) for name, metric in self.metrics.items()]
+
+    @property
     def patience_is_for_less(self) -> bool:
         """Whether the metric of `stop.patience` improves as it falls."""
         return self.is_lower_better(self.stop.watched, "stop.patience_metric")

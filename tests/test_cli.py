@@ -311,6 +311,18 @@ def test_why_explains_a_saved_run_and_saves_what_the_answer_rests_on(saved, tmp_
     assert (plain["run"], plain["against"], plain["seeds"]) == ("ssp", "bsp", [5])
 
 
+def test_optimal_puts_saved_runs_beside_the_worst_case(saved, tmp_path, capsys):
+    out, _ = ok(capsys, "optimal", str(saved), "--unlike-data", "--out", str(tmp_path / "optimal.html"))
+    assert "ssp took" in " ".join(out.split())
+    assert out.splitlines()[-1] == str(tmp_path / "optimal.html")
+    page = (tmp_path / "optimal.html").read_text()
+    assert "How fast could it be?" in page
+    assert "Malenia SGD guarantees it" in page
+    plain = json.loads(ok(capsys, "optimal", str(saved), "--json")[0])
+    assert plain["value"] == "loss"
+    assert plain["runs"][0]["ratio"] == plain["runs"][0]["time_s"] / plain["guaranteed_s"]
+
+
 def test_replay_takes_every_decision_again(saved, capsys):
     out, _ = ok(capsys, "replay", str(saved))
     assert out == f"{len(Run.load(saved).log)} rows compared: every decision is the same\n"

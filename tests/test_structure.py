@@ -51,6 +51,7 @@ HOMES = [
     ROOT / "psbench",
     ROOT / "psbench/backends/dask",
     ROOT / "psbench/causes",
+    ROOT / "psbench/optimal",
     ROOT / "psbench/twin",
 ]
 #: documents of the site that name files

@@ -8,6 +8,7 @@ TITLES: dict[str, str] = {
     "train_accuracy": "Training accuracy",
     "val_loss": "Validation loss",
     "train_loss": "Training loss",
+    "train_gradient_norm_sq": "Squared norm of the training loss' gradient",
     "consensus_distance": "Consensus distance of the workers' models",
     "samples_per_s": "Throughput",
     "timeline": "What each worker does",
@@ -38,6 +39,7 @@ TITLES: dict[str, str] = {
     "gradient_lag": "Gradients that other workers' models lack",
     "lost_updates": "Updates that others have written over",
     "labels": "Who trains on which labels",
+    "optimal": "How fast it could be",
     "tree": "From which model each gradient was taken",
     "sequence": "Who sends what to whom",
 }

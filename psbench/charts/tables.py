@@ -29,7 +29,7 @@ def evaluation_table(run: RunRecord, label: str, seed: int = 0) -> pd.DataFrame:
 
 def evaluated_columns(frame: pd.DataFrame) -> list[str]:
     """Return the evaluated values that a table has: psbench's own first, then the user's metrics."""
-    own = [name for name in frame if str(name).startswith("val_") and name not in EVALUATED]
+    own = [name for name in frame if str(name).startswith(("val_", "train_")) and name not in EVALUATED]
     return [*(name for name in EVALUATED if name in frame), *map(str, own)]
 
 

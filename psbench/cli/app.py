@@ -20,6 +20,7 @@ from psbench.terminal import shown
 if TYPE_CHECKING:
     from psbench.causes import Answer
     from psbench.experiment import Experiment
+    from psbench.optimal import OptimalTime
     from psbench.results.comparison import Comparison
     from psbench.runs.sweeps.search import Search
     from psbench.runs.sweeps.sweep import Sweep
@@ -120,8 +121,8 @@ def as_json_text(content: Any) -> str:
     return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
 
 
-def show(found: Answer | Comparison | Search | Sweep, as_json: bool) -> None:
-    """Print a comparison, search, sweep or attribution as JSON, or as a table."""
+def show(found: Answer | Comparison | OptimalTime | Search | Sweep, as_json: bool) -> None:
+    """Print a comparison, search, sweep or other answer as JSON, or as a table."""
     text = as_json_text(found.to_dict()) + "\n" if as_json else found.text(table_width())
     put(text, end="")
 

@@ -76,7 +76,7 @@ def check_choice(experiment: Experiment, grids: Any, by: str | None, value: str)
     paths = list(dict.fromkeys(path for grid in listed if isinstance(grid, Mapping) for path in grid))
     if by is not None and by not in paths:
         raise UnknownName("parameter of the sweep", by, paths)
-    if value not in (known := [*RESULTS, *(f"val_{name}" for name in experiment.metrics or ())]):
+    if value not in (known := [*RESULTS, *experiment.metric_columns]):
         raise UnknownName("result", value, known)
     return "strategy" if by is None and "strategy" in paths else by
 

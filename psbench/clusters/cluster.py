@@ -33,6 +33,7 @@ _OF_MACHINE = ("speed", "memory_gb", "vcpu", "flavour")
 _LATER = (
     *("throttles", "corruptions", "service", "link_time", "first_window_bytes", "paces_live_runs"),
     *("link_sharing", "cores", "achieved_rates", "costs"),
+    *("workers_per_host", "host_bandwidth_mbit_s", "host_latency_s"),
 )
 
 
@@ -84,6 +85,10 @@ class Cluster(Part):
     achieved_rates : list of [bytes, Mbit/s]
         What a message of at least so many bytes gets of a link at most, with growing sizes: small messages
         often achieve less than large ones. Of several servers, and in a ring, it is the slice that counts.
+    workers_per_host : int
+        Workers of consecutive numbers share a host. Only a hierarchical All-Reduce uses the links within one.
+    host_bandwidth_mbit_s, host_latency_s : float, megabits per second, and seconds one way
+        Between two workers of a host.
     paces_live_runs : bool
         Whether a live worker waits after each step until that has taken what it takes in virtual time, with
         the same draws: machines are emulated with the variation of their times, and a busy computer matters
@@ -152,6 +157,11 @@ class Cluster(Part):
         (), "highest rate of a message by size: pairs of minimum bytes and Mbit/s"
     )
 
+    workers_per_host: int = parameter(1, "workers that share a host", unit="workers", ge=1)
+    host_bandwidth_mbit_s: float = parameter(
+        10_000.0, "link between two workers of a host", unit="Mbit/s", gt=0
+    )
+    host_latency_s: float = parameter(5e-5, "one-way latency between two workers of a host", unit="s", ge=0)
     costs: Costs | None = parameter(None, "watts and prices of the machines; none: not known")
 
     @field_validator("link_time", mode="before")

@@ -58,7 +58,8 @@ def is_lower_better(metric: str, metrics: Mapping[str, Metric], asked_by: str) -
 def _declared(column: str, metrics: Mapping[str, Metric], asked_by: str) -> bool | None:
     """Return whether lower evaluated values are better; None if undeclared."""
     bare = column.partition("_")[2]
-    known = ["accuracy", "loss", "train_accuracy", "train_loss", *metrics]
+    own_columns = [metric.column(name).removeprefix("val_") for name, metric in metrics.items()]
+    known = ["accuracy", "loss", "train_accuracy", "train_loss", *own_columns]
     if column.removeprefix("val_") not in known:
         raise UnknownName(f"metric of {asked_by}", column.removeprefix("val_"), known)
     own = metrics.get(bare)

@@ -18,12 +18,18 @@ class Metric(Part):
     domain = "metric"
     #: whether it is given all that a model answers with, and not the logits alone where it has some
     of_all: ClassVar[bool] = False
+    #: whether it is given the flat gradient of the training loss in the place of the outputs
+    of_gradient: ClassVar[bool] = False
     #: whether the smaller value is the better one; None if that is not declared
     lower_is_better: ClassVar[bool | None] = False
 
     def value(self, outputs: Any, targets: Tensor) -> float:
         """Return the metric; tensors are on the CPU and hold the whole validation set."""
         raise NotImplementedError(f"{type(self).__name__} must define value")
+
+    def column(self, name: str) -> str:
+        """Return the name of the evaluated value of the metric called `name`."""
+        return f"{'train' if self.of_gradient else 'val'}_{name}"
 
 
 class TopKAccuracy(Metric):
@@ -68,6 +74,24 @@ class Perplexity(Metric):
 
         mean = float(CrossEntropy().mean(outputs, targets))
         return math.exp(mean) if mean < 700 else math.inf
+
+
+class GradientNorm(Metric):
+    """The squared norm of the gradient of the training loss, of which convergence theorems speak.
+
+    Evaluated as `train_gradient_norm_sq`, over the samples of the training loss and with the model in
+    evaluation mode. On a sample of N training samples it is larger by about sigma^2 / N on average, where
+    sigma^2 is the variance of the gradient of one sample.
+    """
+
+    name = "gradient_norm_sq"
+    lower_is_better = True
+    of_gradient = True
+    source = "Ghadimi and Lan 2013"
+
+    def value(self, outputs: Any, targets: Tensor) -> float:
+        """Return the squared Euclidean norm of the gradient given as `outputs`."""
+        return float(outputs.double().square().sum())
 
 
 class MAE(Metric):

@@ -10,6 +10,7 @@ import pandas as pd
 from psbench.core.target import Target
 from psbench.metrics import clock_of, interval, standard_deviation, time_to_target
 from psbench.metrics.contributions import unused_share
+from psbench.percents import UNIT
 from psbench.results.groups import differences
 from psbench.results.run import Run
 from psbench.results.text import two_digits
@@ -21,9 +22,9 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "time_s": ("time (s)", ".4g", 1, ""),
     "virtual_time_s": ("virtual time (s)", ".4g", 1, ""),
     "wall_time_s": ("wall time (s)", ".4g", 1, ""),
-    "speed_up": ("speed-up", ".2f", 1, " ×"),
-    "val_accuracy": ("val. accuracy", ".1f", 100, " %"),
-    "train_accuracy": ("train. accuracy", ".1f", 100, " %"),
+    "speed_up": ("speed-up", ".2f", 1, "\u00a0×"),
+    "val_accuracy": ("val. accuracy", ".1f", 100, UNIT),
+    "train_accuracy": ("train. accuracy", ".1f", 100, UNIT),
     "val_loss": ("val. loss", ".4g", 1, ""),
     "time_to_target_s": ("time to target (s)", ".3g", 1, ""),
     "virtual_time_to_target_s": ("virtual time to target (s)", ".3g", 1, ""),
@@ -33,9 +34,9 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "staleness_mean": ("staleness mean", ".2f", 1, ""),
     "staleness_max": ("staleness max", ".0f", 1, ""),
     "clock_lead_max": ("clock lead max", ".0f", 1, ""),
-    "idle_fraction": ("idle", ".1f", 100, " %"),
-    "unused": ("unused", ".1f", 100, " %"),
-    "class_distance": ("class distance", ".1f", 100, " %"),
+    "idle_fraction": ("idle", ".1f", 100, UNIT),
+    "unused": ("unused", ".1f", 100, UNIT),
+    "class_distance": ("class distance", ".1f", 100, UNIT),
     "bytes": ("MB sent", ".4g", 1, ""),
     "joules": ("energy (J)", ".4g", 1, ""),
     "cost": ("cost", ".4g", 1, ""),
@@ -48,7 +49,7 @@ FOLDED = frozenset({"train_accuracy", "val_loss", "updates", "staleness_max", "c
 _SHOWN_FROM = {"unused": 1e-9, "class_distance": 0.01}
 #: the same, with what sweeps show beside them
 SHOWN = COLUMNS | {
-    "best_val_accuracy": ("best accuracy", ".1f", 100, " %"),
+    "best_val_accuracy": ("best accuracy", ".1f", 100, UNIT),
     "train_loss": ("train. loss", ".4g", 1, ""),
     "megabytes": ("MB sent", ".4g", 1, ""),
     "wall_s": ("took (s)", ".2g", 1, ""),

@@ -71,7 +71,7 @@ def _declared(experiment: Experiment) -> dict[str, Any]:
     target, metrics = experiment.stop.target, experiment.metrics
     found: dict[str, Any] = {} if target is None else {"target": target.model_dump(exclude_none=True)}
     if metrics:
-        found["metrics"] = {f"val_{name}": each.lower_is_better for name, each in metrics.items()}
+        found["metrics"] = {each.column(name): each.lower_is_better for name, each in metrics.items()}
     return found
 
 

@@ -348,7 +348,8 @@ def _check_pairs(outputs: Any, targets: Tensor, loss: Loss, metrics: Mapping[str
         return _told_apart(torch.cat([values.detach(), values.detach()]))
 
     functions = [(f"loss {loss.name!r}", loss.mean)]
-    functions += [(f"metric {name!r}", metric.value) for name, metric in metrics.items()]
+    scored = {name: metric for name, metric in metrics.items() if not metric.of_gradient}
+    functions += [(f"metric {name!r}", metric.value) for name, metric in scored.items()]
     outputs = _mapped(outputs, drawn)
     for called, function in functions:
         if _ignores_order(function, outputs, other):

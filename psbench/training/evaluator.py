@@ -67,7 +67,7 @@ class Evaluator:
         How many validation samples a test loss is taken over, unless `loss` is given another number.
     loss : Loss
     metrics : mapping of name to Metric
-        Evaluated on the validation set.
+        Evaluated on the validation set, or on the gradient of the training loss.
     groups : (int64 array, int) or None
         The neighbourhood of each validation sample, and how many there are, where loss and errors of each are
         wanted.
@@ -88,7 +88,9 @@ class Evaluator:
         groups: tuple[Integers, int] | None = None,
     ) -> None:
         self.model, self.data, self.groups = model, data, groups
-        self._loss, self._metrics = loss, metrics
+        self._loss = loss
+        self._metrics = {name: each for name, each in metrics.items() if not each.of_gradient}
+        self._of_gradient = {name: each for name, each in metrics.items() if each.of_gradient}
         self._streams = streams
         self._usual = {"train": train_sample, "test": test_sample}
         self._samples: dict[tuple[str, int], Tensor] = {}  # by set and size
@@ -97,8 +99,8 @@ class Evaluator:
     def evaluate(self, parameters: Tensor, buffers: Tensor) -> dict[str, float]:
         """Return `train_loss`; with validation data `val_loss` and metrics; with classes also accuracies.
 
-        `train_loss` and `train_accuracy` are taken over the same fixed sample of the training set. A metric
-        goes by `val_` and its name.
+        `train_loss`, `train_accuracy` and metrics of the gradient are taken over the same fixed sample of the
+        training set. Any other metric goes by `val_` and its name.
 
         Raises
         ------
@@ -113,11 +115,12 @@ class Evaluator:
         """The batches or sets of an evaluation, in order; each may be evaluated by any process.
 
         A set is one part if its forwards draw numbers, which follow one another, or if the loss or metrics
-        need all of its outputs; else each batch is one.
+        need all of its outputs, or the gradient over all of it; else each batch is one.
         """
         found = []
         for which, size in (("train", len(self._sample)), ("val", len(self.data.val_y))):
-            of_all = not self._loss.adds_up or (which == "val" and bool(self._metrics))
+            metrics = self._metrics if which == "val" else self._of_gradient
+            of_all = not self._loss.adds_up or bool(metrics)
             is_whole = self.model.draws or of_all
             step = max(1, size) if is_whole else self.BATCH
             found += [EvaluationPart(which, at, min(at + step, size)) for at in range(0, size, step)]
@@ -170,11 +173,45 @@ class Evaluator:
     def _scores(self, part: EvaluationPart) -> Scores:
         data, stretch = self.data, slice(part.start, part.stop)
         if part.which == "train":
-            return self._over(data.train_x, data.train_y, self._sample[stretch], [])
+            where = self._sample[stretch]
+            scores = self._over(data.train_x, data.train_y, where, [])
+            if not self._of_gradient:
+                return scores
+            given = self._gradient(where), data.as_given(data.train_y[where])
+            found = {name: metric.value(*given) for name, metric in self._of_gradient.items()}
+            return scores._replace(metrics=found)
         outputs: list[Any] = []
         where = torch.arange(part.start, part.stop)
         scores = self._over(data.val_x, data.val_y, where, outputs, grouped=self.groups is not None)
         return scores._replace(metrics=self._measured(_joined(outputs))) if self._metrics else scores
+
+    def gradient(self, parameters: Tensor, buffers: Tensor, where: Tensor) -> Tensor:
+        """Return the gradient of the mean loss of training samples, with the model in evaluation mode.
+
+        Parameters
+        ----------
+        where : int64 tensor
+            Their indices.
+        """
+        self._load(parameters, buffers)
+        return self._gradient(where)
+
+    def _gradient(self, where: Tensor) -> Tensor:
+        """Return the gradient at the model that is loaded, batch by batch where the loss adds up."""
+        data, device, model = self.data, self.model.device, self.model
+        size = self.BATCH if self._loss.adds_up else max(1, len(where))
+        total, counted = torch.zeros(model.num_parameters), 0.0
+        with torch.enable_grad(), self._drawing():
+            for part in torch.split(where, size):
+                answers = computed(model.module, data.train_x[part].to(device), model.precision)
+                y = data.as_given(data.train_y[part].to(device))
+                if self._loss.adds_up:
+                    loss, samples = self._loss.total(answers, y)
+                else:
+                    loss, samples = self._loss.mean(answers, y), 1.0
+                total += model.gradient(loss)
+                counted += samples
+        return total / counted
 
     def loss(
         self, which: Literal["train", "test"], parameters: Tensor, buffers: Tensor, samples: int = 0

@@ -41,6 +41,7 @@ NAMES = [
     "16_low_communication",
     "17_twin",
     "18_which_samples",
+    "19_how_fast_could_it_be",
     "20_why",
 ]
 CHECK = "# NBVAL_CHECK_OUTPUT"

@@ -23,12 +23,14 @@ from psbench.backends.dask.protocol.instructions import (
 )
 from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.dask.server.all_reduce import AllReduceStore
+from psbench.backends.dask.server.introductions import Introductions
 from psbench.core.actions import Action, Release, SetTimer, Tell
 from psbench.core.events import Evaluated, Push
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.core.view import ClusterView
+from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.consistency.bsp import BSP
 from psbench.strategies.switching.once import SwitchOnce
 from tests.live_runs import World
@@ -204,7 +206,7 @@ def test_a_release_that_is_not_sent_brings_no_model() -> None:
 def test_a_late_replica_is_not_for_the_next_in_a_place(dies_first: bool) -> None:
     """A process that had just come was given the release of the dead one."""
     out = Outbox()
-    store = AllReduceStore(out, [0, 1], {}, count(1))
+    store = AllReduceStore(out, [0, 1], {}, count(1), Introductions(out, lambda worker: None), Mean())
     store.join(1)
     if dies_first:
         store.leave(1, 4)

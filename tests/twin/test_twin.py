@@ -232,7 +232,7 @@ def test_a_link_is_as_fast_as_its_slower_way(monkeypatch):
     }
     steps = {each: MeasuredSteps(1e-3, 1e-3, 0.1) for each in "abc"}
     found = Diagnosis([*"abc"], links, {("b", "a"): links["b", "a"]}, steps)
-    monkeypatch.setattr("psbench.backends.dask.diagnose", lambda experiment: found)
+    monkeypatch.setattr("psbench.backends.dask.diagnose", lambda experiment, on_step: found)
     measured = measured_link(PLAIN)
     assert (measured.latency_s, measured.mbit_s, measured.at_once_mbit_s) == (0.01, 10.0, 80.0)
     assert (measured.up_mbit_s, measured.down_mbit_s) == (20.0, 40.0)

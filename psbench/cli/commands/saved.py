@@ -1,4 +1,4 @@
-"""`psbench report`, `psbench replay` and `psbench why`: runs that were saved."""
+"""`psbench report`, `replay`, `why` and `optimal`: runs that were saved."""
 
 from __future__ import annotations
 
@@ -91,3 +91,39 @@ def why_command(
     if out is not None:
         answer.save(out / "recomputed")
         say(f"saved in {out}; open {answer.report(out / 'why.html')}")
+
+
+@app.command("optimal")
+def optimal_command(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Saved runs of one problem, or folders of saved runs."),
+    ],
+    like_data: Annotated[
+        bool | None,
+        typer.Option(
+            "--like-data/--unlike-data",
+            help="Whether all workers draw from one distribution; by default as measured.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report that begins with this answer.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare saved runs with the worst-case optimal time of their cluster.
+
+    Runs with metrics: [gradient_norm_sq] are compared by their gradient norms, others by their losses.
+
+    \b
+    Examples:
+      psbench optimal runs/asp runs/bsp
+      psbench optimal runs/asp runs/bsp --unlike-data --out optimal.html
+    """  # noqa: D301
+    from psbench.optimal import optimal_time
+    from psbench.results.run import load_runs
+
+    answer = optimal_time([run for each in folders for run in load_runs(each)], like_data=like_data)
+    show(answer, as_json)
+    if out is not None:
+        put(answer.report(out))

@@ -75,7 +75,7 @@ def _row(outcome: CellOutcome, paths: Mapping[str, None], target: Target | None)
 
 def _own(outcome: CellOutcome) -> dict[str, Any]:
     """Return the last values of the experiment's own metrics."""
-    names = [f"val_{name}" for name in outcome.cell.experiment.metrics or ()]
+    names = outcome.cell.experiment.metric_columns
     rows = outcome.run.log.evaluations() if names else []
     return {name: rows[-1].get(name) if rows else None for name in names}
 

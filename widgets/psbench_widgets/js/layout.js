@@ -36,7 +36,7 @@ export function layout(workers, order, named = []) {
     rows.push({
       places: places.filter((_, k) => k % every === 0),
       count: places.length,
-      label: `${share(i)}–${share(i + 1)} %`,
+      label: `${share(i)}–${share(i + 1)}\u00a0%`,
     });
   }
   rows.push(single(order.at(-1), `slowest: ${workers[order.at(-1)]}`));

@@ -16,13 +16,15 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import FIRST_SERVER
-from psbench.backends.dask.protocol.roles import server_name, servers_of, worker_name
+from psbench.backends.dask.protocol.roles import CLIENT, server_name, servers_of, worker_name
 from psbench.backends.dask.server.all_reduce import AllReduceStore
 from psbench.backends.dask.server.gossip import GossipStore
 from psbench.backends.dask.server.parameter_server import ParameterServerStore, as_lists
+from psbench.backends.dask.server.ring_order import RingOrder
 from psbench.backends.dask.server.sharded import ShardedStore
 from psbench.backends.dask.server.store import key_of, model_of, state_of
 from psbench.backends.pushes import bases_of_updates, bytes_of_pushes, versions_in_use
+from psbench.clusters import Network
 from psbench.core import actions as act
 from psbench.core import events as ev
 from psbench.core.actions import Action
@@ -101,10 +103,12 @@ class LiveDriver(Driver[Script[None]]):
             for number in range(max(1, servers_of(composition))):  # they have none
                 out.send(server_name(number), msg.BeginSlice(index, None, None, {}))
             store = ShardedStore if isinstance(composition.placement, Shares) else AllReduceStore
-            run.store = store(out, self._members(composition), state, run.numbers)
+            facts = run.introductions, composition.aggregation, self._ring_order(composition)
+            run.store = store(out, self._members(composition), state, run.numbers, *facts)
         elif isinstance(composition.placement, PeerToPeer):
             out.send(FIRST_SERVER, msg.BeginSlice(index, None, None, {}))
-            run.store = GossipStore(out, workload, run.view, run.peers.workers(), run.numbers)
+            workers, numbers = run.peers.workers(), run.numbers
+            run.store = GossipStore(out, workload, run.view, workers, numbers, run.introductions)
         else:
             state = state or state_of(workload.server(), states=True)
             ranges = None if codec_counters is None else self.view.ranges
@@ -113,6 +117,18 @@ class LiveDriver(Driver[Script[None]]):
             run.store.leave(worker, run.view.last_ticket(worker))
         run.has_store = True
         self._measure_pushes(workload.wire_size)
+
+    def _ring_order(self, composition: Strategy) -> RingOrder:
+        run, placement = self._run, composition.placement
+        assert isinstance(placement, Collective)
+        codec, size = composition.communication.codec, run.workload.wire_size
+        num_bytes = size.of(codec, placement, None, composition.vectors_of_a_push)
+
+        def say(text: str) -> None:
+            self._out.send(CLIENT, msg.Incident(text))
+
+        network = Network(run.workload.profile)
+        return RingOrder(placement, network, num_bytes, run.peers.address_of, say)
 
     def _members(self, composition: Strategy) -> list[int]:
         """Return the members of the model's store: the present workers; with shares, those in the run."""

@@ -20,6 +20,7 @@ from psbench.backends.dask.coordinator.peers import LogStream, Peers, Replacemen
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import MeasureLoss
+from psbench.backends.dask.server.introductions import Introductions
 from psbench.backends.dask.server.store import ParameterStore
 from psbench.backends.schedule import CheckpointSchedule, StopRules, UpdateSchedule, membership_events
 from psbench.clusters import Profile
@@ -92,6 +93,7 @@ class RunState:
 
         # ------------------------------------------------------------ members
         self.peers = Peers(expected)
+        self.introductions = Introductions(self.out, self.peers.address_of)
         #: roles without a process, for which the client looks for another Dask worker
         self.replacements = Replacements(experiment, self.out, expected)
         self.strangers = Strangers(self.out)
