@@ -15,7 +15,7 @@ quick unit: export PSBENCH_CORES := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types javascript unit notebooks nightly lowest prerelease lock lab pictures notebooks-fresh docs bench clean
+.PHONY: help demo test quick lint types javascript unit notebooks nightly lowest prerelease lock lab pictures notebooks-fresh docs bench slurm clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -107,7 +107,7 @@ lock: $(VENV)/.uv  ## rewrite constraints.txt: the newest version of everything,
 	  --no-emit-find-links --extra dev --extra docs -o constraints.txt pyproject.toml
 
 TODAY := $(shell date +%Y%m%d)
-nightly: test notebooks lowest prerelease  ## and the tests that are long and rarely find anything
+nightly: test notebooks lowest prerelease slurm  ## and the tests that are long and rarely find anything
 	@echo '== long tests'
 	@$(PYTEST) -m nightly tests
 	@echo '== property tests, with other examples every time'
@@ -125,9 +125,20 @@ nightly: test notebooks lowest prerelease  ## and the tests that are long and ra
 	@$(BIN)/python -m tests.chaos --minutes 20
 	@$(BIN)/python -m tests.chaos --minutes 10 --one
 
-pictures: $(VENV)/.dev  ## take the README's picture again, with the browser tests
+# as in .ci/run: only where root calls it; the tests start and end SLURM themselves, with files of their own
+slurm:  ## install Debian's SLURM for the nightly tests, as root on Debian or Ubuntu
+	@if command -v slurmctld slurmd munged >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo '== installing SLURM and munge'; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge; } >/dev/null \
+	  || echo 'SLURM could not be installed: its tests will be skipped'; \
+	else echo '== no SLURM, and no root to install it: its tests will be skipped'; fi
+
+pictures: $(VENV)/.dev  ## take the pictures of README and texts again: the panel's with its browser tests
 	@$(PYTEST) -n 0 -m browser tests/widgets/test_browser_student.py
 	@cp build/screenshots/lab.webp notebooks/pictures/
+	@$(BIN)/python -m tests.pictures
 
 # two cores at most: notebooks run one after another; `make pictures notebooks-fresh` recreates all stored output
 notebooks-fresh: $(VENV)/.dev  ## run the notebooks at full size, and store their outputs (an hour)

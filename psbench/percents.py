@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+#: of numbers in percent
+UNIT = "\u00a0%"
+
 
 def percent(share: float, digits: int = 0, sign: str = "-") -> str:
     r"""Return a share of 1 as percents; with "+" as sign, more than 0 has a sign too.
@@ -20,4 +23,4 @@ def spaced(text: str) -> str:
     >>> spaced("loss changed by 0.97% an epoch, below 1.00%")
     'loss changed by 0.97\xa0% an epoch, below 1.00\xa0%'
     """
-    return re.sub(r"(?<=\d)%", "\u00a0%", text)
+    return re.sub(r"(?<=\d)%", UNIT, text)

@@ -14,6 +14,7 @@ from psbench.core.stop import Stop
 from psbench.metrics.clocks import Clocks
 from psbench.metrics.rows import Rows, pick, positions, trained
 from psbench.metrics.timebase import clock_of
+from psbench.percents import percent
 
 #: rows that say whether a worker waits
 _STATES = (
@@ -102,6 +103,13 @@ class RunProgress:
         Such as "epoch 7 of 20, accuracy 91.3 %, virtual 03:12, ssp: workers 2 and 5 wait for worker 8
         (staleness bound)".
         """
+        return f"{self.reached(backend)}: {self._waiting()}"
+
+    def reached(self, backend: str) -> str:
+        """Return the state as a phrase without the waiting workers, which the panel draws.
+
+        Such as "epoch 7 of 20, accuracy 91.3 %, virtual 03:12, ssp".
+        """
         stop = self._stop
         most = f" of {stop.epochs:g}" if stop.epochs else ""
         # an epoch counts from its first sample on, and the last one until the end
@@ -113,7 +121,7 @@ class RunProgress:
         clock = clock_of({"backend": backend})
         name = self._names[self.composition] if self.composition < len(self._names) else ""
         quality = f"{self._quality}, " if self._quality else ""
-        return f"epoch {epoch}{most}, {quality}{clock} {clock_time(self.now)}, {name}: {self._waiting()}"
+        return f"epoch {epoch}{most}, {quality}{clock} {clock_time(self.now)}, {name}"
 
     def _waiting(self) -> str:
         if not self._holds:
@@ -156,14 +164,14 @@ class LogProgress:
 
 
 def _quality(evaluated: Mapping[str, float | None]) -> str:
-    """Return the model's quality as text: its accuracy if evaluated, else a loss.
+    r"""Return the model's quality as text: its accuracy if evaluated, else a loss.
 
     >>> _quality({"val_accuracy": 0.913, "val_loss": 0.25}), _quality({"train_loss": 0.25})
-    ('accuracy 91.3 %', 'loss 0.25')
+    ('accuracy 91.3\xa0%', 'loss 0.25')
     """
     for name in ("val_accuracy", "val_loss", "train_loss"):
         if (value := evaluated.get(name)) is not None:
-            return f"accuracy {100 * value:.1f} %" if name == "val_accuracy" else f"loss {value:.4g}"
+            return f"accuracy {percent(value, 1)}" if name == "val_accuracy" else f"loss {value:.4g}"
     return ""
 
 

@@ -251,6 +251,14 @@ SETTINGS = [
         ("'nowhere:x'",),
         args=("--backend", "dask", "--scheduler", "nowhere:x"),
     ),
+    *(
+        Case(
+            f"option: {protocol}",
+            (f"needs the protocol {protocol}, which is not installed", "distributed-ucxx"),
+            args=("--backend", "dask", "--scheduler", f"{protocol}://127.0.0.1:1"),
+        )
+        for protocol in ("ucx", "ucxx")
+    ),
     Case("option: a seed that is none", ("--seed", "see psbench run --help"), args=("--seed", "one")),
     Case("option: misspelt", ("--sede", "see psbench run --help"), args=("--sede", "1")),
 ]

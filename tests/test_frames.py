@@ -13,14 +13,17 @@ from importlib.util import find_spec
 import numpy as np
 import pandas as pd
 import pytest
+from perfetto_engine import query
 
 import psbench as ps
+from psbench import metrics
 from psbench.cli import main
 from psbench.core.log import Kind
 from psbench.errors import SpecError, UnknownName
 from psbench.results.csv_file import csv_of_rows
 from psbench.results.export import write_table
 from psbench.results.run import Run
+from psbench.results.telemetry import Telemetry
 from psbench.testing import toy_experiment
 
 
@@ -115,12 +118,116 @@ def test_tensorboard_reads_the_curves_at_the_run_s_own_time(run, tmp_path):
     assert len(found.Scalars("training/train_loss")) == len(run.frame("training"))
 
 
+#: seconds and number of slices by process, thread and name; counters; flows; what the engine found wrong
+SLICES = """
+    select process.name as process, thread.name as thread, slice.name as name, sum(dur) as ns, count() as n
+    from slice join thread_track on slice.track_id = thread_track.id
+    join thread using (utid) join process using (upid) where slice.category != 'mark'
+    group by process, thread, slice.name
+"""
+COUNTERS = """
+    select track.name as name, count() as n, max(value) as most, avg(value) as mean
+    from counter join process_counter_track as track on counter.track_id = track.id group by track.name
+"""
+FLOWS = """
+    select count() as n, sum(source.ts + source.dur <= target.ts) as forward
+    from flow join slice as source on slice_out = source.id join slice as target on slice_in = target.id
+"""
+WRONG = "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
+
+
+def seconds_of(spans):
+    """Return the seconds of each worker's phases."""
+    took = (spans["end_s"] - spans["start_s"]).groupby([spans["worker"], spans["phase"].astype(str)]).sum()
+    return {
+        (f"worker {worker}", phase): pytest.approx(each, abs=1e-6) for (worker, phase), each in took.items()
+    }
+
+
+@pytest.mark.parametrize("strategy", ["ssp", {"name": "streaming_diloco", "local_steps": 4}, "ad_psgd"])
+def test_perfetto_reads_the_totals_of_a_run(strategy, tmp_path):
+    """By Perfetto's own trace processor: seconds, pushes, flows, versions and staleness are the log's."""
+    cluster = {"workers": 3, "speed": [1, 0.5, 0.25], "step_time": "constant", "bandwidth_mbit_s": 0.02}
+    run = ps.run(toy_experiment(strategy, cluster=cluster, stop={"epochs": 3}))
+    path = run.perfetto(tmp_path / "trace.json.gz")
+    slices, counters, [(flows, forward)], wrong = query(path, SLICES, COUNTERS, FLOWS, WRONG)
+    assert wrong == []
+    workers = {(thread, name): ns / 1e9 for process, thread, name, ns, _ in slices if process == "workers"}
+    beside = {
+        (thread.partition(",")[0], name): workers.pop((thread, name))
+        for thread, name in [*workers]
+        if "," in thread
+    }
+    assert workers == seconds_of(metrics.timeline(run.log))
+    assert beside == seconds_of(metrics.sends_beside(run.log))
+    assert bool(beside) == isinstance(strategy, dict)
+    summary = run.summary()
+    pushes = {fate: count for fate, count in summary["pushes"].items() if count}
+    decided = pd.DataFrame([row[2:] for row in slices if row[0] in ("servers", "models")]).groupby(0)[2].sum()
+    assert decided.to_dict() == pushes
+    found = {name.removesuffix(" value"): rest for name, *rest in counters}
+    assert found["updates" if strategy == "ad_psgd" else "version"][1] == summary["updates"]
+    stale = summary["staleness"]
+    assert found["staleness"] == [pushes["committed"], stale["max"], pytest.approx(stale["mean"])]
+    assert found["val_loss"][0] == len(run.log.evaluations())
+    # from the worker to the decision, and on to the worker's next activity
+    assert 2 * (sum(pushes.values()) - 3) <= flows == forward <= 2 * sum(pushes.values())
+
+
+def test_a_trace_is_exported_by_a_command(saved, tmp_path, capsys):
+    file = tmp_path / "trace.json"
+    assert main(["export", str(saved), "--perfetto", str(file)]) == 0
+    assert capsys.readouterr().out.split() == [str(file)]
+    trace = json.loads(file.read_text())
+    assert trace["otherData"]["clock"] == "virtual"
+    assert {event["ph"] for event in trace["traceEvents"]} == {*"MXstfCi"}
+    assert main(["export", str(saved), "--perfetto", str(tmp_path / "trace.pftrace")]) == 2
+    assert "must end in .json or .json.gz" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not (find_spec("tensorflow") and find_spec("triton")), reason="needs both")
 def test_torchvision_loads_after_tensorboard_and_its_tensorflow(saved, tmp_path):
     code = "import sys, psbench as ps; ps.Run.load(sys.argv[1]).tensorboard(sys.argv[2]); import torchvision"
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, saved, tmp_path], check=True, capture_output=True
     )
+
+
+def test_telemetry_counts_what_the_summary_counts(monkeypatch):
+    """Spans into memory and counters into a registry, of a log that is read as it grows."""
+    exporter = pytest.importorskip(
+        "opentelemetry.sdk.trace.export.in_memory_span_exporter"
+    ).InMemorySpanExporter()
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with Telemetry("toy", tracer_provider=provider) as telemetry:
+        run = ps.run(toy_experiment("k_batch_asp", stop={"epochs": 3}), observer=telemetry)
+    *spans, whole = exporter.get_finished_spans()
+    assert (whole.name, whole.attributes["psbench.name"]) == ("run", "toy")
+    assert {span.parent.span_id for span in spans} == {whole.context.span_id}
+    found = {}
+    for span in spans:
+        key = span.attributes["psbench.worker"], span.name
+        found[key] = found.get(key, 0.0) + (span.end_time - span.start_time) / 1e9
+    took = metrics.timeline(run.log).assign(s=lambda frame: frame["end_s"] - frame["start_s"])
+    wanted = took.groupby([took["worker"], took["phase"].astype(str)])["s"].sum()
+    assert found == {key: pytest.approx(each, abs=1e-5) for key, each in wanted.items()}
+    summary = run.summary()
+    value = telemetry.registry.get_sample_value
+    assert sum(value("psbench_pushes_total", {"worker": str(w)}) for w in range(3)) == sum(
+        summary["pushes"].values()
+    )
+    assert value("psbench_updates_total") == summary["updates"]
+    assert value("psbench_samples_total") == pytest.approx(summary["epochs"] * run.meta["dataset_size"])
+    assert value("psbench_bytes_total", {"direction": "up"}) == summary["bytes"]["up"]
+    assert value("psbench_staleness_count") == summary["pushes"]["committed"]
+    assert value("psbench_evaluation", {"name": "val_loss"}) == summary["final"]["val_loss"]
+    monkeypatch.setattr("psbench.results.telemetry.is_there", lambda name: False)
+    with pytest.raises(SpecError, match=r"pip install 'psbench\[otel\]'"):
+        Telemetry("toy")
 
 
 def test_without_tensorboard_it_is_said_how_to_get_it(run, tmp_path, monkeypatch):

@@ -83,6 +83,22 @@ def test_equal_logs(left, right):
     assert same_parameters(trained(left), trained(right))
 
 
+def test_an_all_reduce_in_groups_is_one_ring_but_for_the_time():
+    """In virtual time both add up in worker order; `auto` takes the one that costs less, and says so."""
+    hosts = {"workers": 4, "workers_per_host": 2, "step_time": "constant", "latency_s": 0.1}
+    runs = {
+        algorithm: trained(strategies.all_reduce(algorithm=algorithm), cluster=hosts)
+        for algorithm in ("ring", "hierarchical", "auto")
+    }
+    ring, hierarchical, auto = runs.values()
+    assert same_parameters(ring, hierarchical)
+    assert auto.log.digest() == hierarchical.log.digest()
+    assert hierarchical.log.rows()["time_s"][-1] < ring.log.rows()["time_s"][-1]
+    assert ring.summary()["incidents"] == []
+    (said,) = auto.summary()["incidents"]
+    assert said.startswith("All-Reduce in 2 groups of 2 workers, then between them: about 200 ms a sum, in")
+
+
 @pytest.mark.parametrize(
     ("left", "right"),
     [

@@ -121,6 +121,12 @@ def test_nothing_large_is_loaded_before_it_is_needed():
     assert found == {"import pyarrow": {"pyarrow"}, "pass": {"pyarrow"}}
 
 
+def test_a_dask_scheduler_does_not_import_torch_for_its_page():
+    """While it imports, it answers nobody, and counts Dask workers as silent."""
+    (found,) = large_after("import psbench.backends.dask.dashboard_page").values() or [set()]
+    assert "torch" not in found
+
+
 RUN_IN_A_TERMINAL = """
 import io, sys
 

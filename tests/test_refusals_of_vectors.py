@@ -12,6 +12,7 @@ from vectors import how, pushed
 
 from psbench.backends.compression import Compression
 from psbench.backends.dask.protocol.instructions import Outbox
+from psbench.backends.dask.server.introductions import Introductions
 from psbench.backends.dask.server.sharded import ShardedStore
 from psbench.backends.partition import Partition, partitions_of
 from psbench.core.events import Push
@@ -19,6 +20,7 @@ from psbench.core.part import make_part
 from psbench.errors import CodecError, ProtocolError, ServerLost
 from psbench.optimization.optimizer import SGD
 from psbench.seeds import Streams
+from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.codecs import Channel, TopK
 from psbench.testing import ScriptedCluster, toy_experiment
 from psbench.training.build import Workload
@@ -77,7 +79,8 @@ def test_shares_that_are_nowhere_else():
     refused("shares_that_are_nowhere_else", communication=rounding, placement="sharded")
     refused("shares_of_the_dropped", stragglers="drop_stragglers", placement="sharded")
     out = Outbox()
-    store = ShardedStore(out, [0, 1], None, itertools.count())
+    book = Introductions(out, lambda worker: None)
+    store = ShardedStore(out, [0, 1], None, itertools.count(), book, Mean())
     with pytest.raises(ServerLost, match="worker 1 is lost, and its share"):
         store.leave(1, 0)
 

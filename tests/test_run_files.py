@@ -28,7 +28,8 @@ from psbench.data import generate
 from psbench.errors import NotSaved
 from psbench.results.storage import write_log
 from psbench.runs.execution import run
-from psbench.system.files import CLAIM, atomic_write, check_writable, claimed
+from psbench.system.claims import CLAIM, ClaimLost, claimed, take_over
+from psbench.system.files import atomic_write, check_writable
 from psbench.testing import toy_experiment
 
 
@@ -364,7 +365,7 @@ def test_a_folder_is_claimed_while_a_run_is_written_to_it(tmp_path):
 
 def test_a_claim_ends_with_its_process(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from psbench.system.files import claimed\n"
+        "import sys, time; from pathlib import Path; from psbench.system.claims import claimed\n"
         "with claimed(Path(sys.argv[1])): print('claimed', flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
@@ -377,6 +378,24 @@ def test_a_claim_ends_with_its_process(tmp_path):
         process.kill()
     with claimed(tmp_path):
         assert (tmp_path / CLAIM).exists()  # left by a killed one, and taken over
+
+
+def test_a_claim_is_taken_over_by_a_process_of_its_owner_alone(tmp_path):
+    with claimed(tmp_path, "a director") as first:
+        assert not take_over(tmp_path, "")
+        assert not take_over(tmp_path, "another one")
+        first()
+        assert take_over(tmp_path, "a director")
+        with pytest.raises(ClaimLost, match="another process goes on with this run"):
+            first()
+        with claimed(tmp_path, "a director") as second:
+            with pytest.raises(ClaimLost):
+                first()
+            second()
+            with pytest.raises(SpecError, match="another run"), claimed(tmp_path, "a director"):
+                pass
+    with claimed(tmp_path) as check:  # the first one has removed its own claim only
+        check()
 
 
 def full_disk(*full: Path, until: int = 99) -> Any:

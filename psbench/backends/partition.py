@@ -12,6 +12,9 @@ from torch import Tensor
 from psbench.core.parts import Layout, Placement
 from psbench.core.strategy import Strategy
 
+#: more ranges than this, of fewer entries each, are read and written by index
+_FEW, _SHORT = 64, 8
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -25,16 +28,28 @@ class Partition:
         return sum(r.stop - r.start for r in self.ranges)
 
     @cached_property
+    def _places(self) -> Tensor | None:
+        """The entries one by one, if the ranges are many and short."""
+        if len(self.ranges) <= _FEW or self.size > _SHORT * len(self.ranges):
+            return None
+        return torch.cat([torch.arange(r.start, r.stop) for r in self.ranges])
+
+    @cached_property
     def end(self) -> int:
         return max((r.stop for r in self.ranges), default=0)
 
     def of(self, vector: Tensor) -> Tensor:
         """Return these entries of a vector: a view if they are one range."""
+        if self._places is not None:
+            return vector[self._places]
         parts = [vector[r] for r in self.ranges] or [vector[:0]]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def put(self, vector: Tensor, part: Tensor) -> None:
         """Write these entries into a vector; the inverse of `of`."""
+        if self._places is not None:
+            vector[self._places] = part
+            return
         begin = 0
         for own in self.ranges:
             end = begin + own.stop - own.start

@@ -37,11 +37,12 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 #: of waiting, which is what one looks for: nothing else has it, in any chart, page or panel
 WAIT = "#E4572E"
 
-#: what a worker does: work is calm; in the timeline messages are half as high
+#: what a worker does: work is calm; in the timeline messages are half as high. All but waiting let the paper
+#: through (the last two digits), so that they are paler than it on white and darker than it on black
 PHASE_COLOURS: dict[str, str] = {
-    "compute": "#C9D7E6",
-    "pull": "#8FB3D4",
-    "send": "#E0B25B",
+    "compute": "#789BC166",
+    "pull": "#5F93C2B3",
+    "send": "#CF8903A6",
     "wait": WAIT,
     "cancelled": VIOLET,
 }
@@ -64,6 +65,25 @@ def looks(labels: Iterable[str], among: Iterable[str] | None = None) -> dict[str
     labels = list(labels)
     places = {label: place for place, label in enumerate(dict.fromkeys(among or labels))}
     return {label: _look(places.setdefault(label, len(places))) for label in labels}
+
+
+def on_paper(colour: str, paper: str = "#ffffff") -> str:
+    """Return what a colour looks like on a paper, as a colour that lets nothing through.
+
+    Examples
+    --------
+    >>> on_paper(PHASE_COLOURS["compute"]), on_paper(WAIT)
+    ('#c9d7e6', '#e4572e')
+    """
+    (*front, share), (*back, _) = _parts(colour), _parts(paper)
+    mixed = (round(share * own + (1 - share) * other) for own, other in zip(front, back, strict=True))
+    return "#" + "".join(f"{part:02x}" for part in mixed)
+
+
+def _parts(colour: str) -> tuple[int, int, int, float]:
+    """Return red, green and blue (0 to 255), and how much covers the paper (0 to 1)."""
+    red, green, blue, share = bytes.fromhex(f"{colour[1:]}ff"[:8])
+    return red, green, blue, share / 255
 
 
 def _look(place: int) -> CurveLook:

@@ -29,13 +29,13 @@ _QUANTITIES = {"time": "time_s", "samples": "epoch"}
 
 #: what a curve may show: column and (axis title, format of its numbers)
 VALUES = {
-    "val_accuracy": ("validation accuracy", ".0%"),
-    "train_accuracy": ("training accuracy", ".0%"),
+    "val_accuracy": ("validation accuracy", "~%"),
+    "train_accuracy": ("training accuracy", "~%"),
     "val_loss": ("validation loss", ""),
     "train_loss": ("training loss", ""),
     "train_gradient_norm_sq": ("squared norm of the gradient", "~g"),
     "consensus_distance": ("sum of squared distances to the mean model", "~g"),
-    "class_distance": ("share of samples of another class", ".0%"),
+    "class_distance": ("share of samples of another class", "~%"),
     "samples_per_s": ("samples applied per second", "~s"),
 }
 
@@ -220,7 +220,8 @@ def _ends(
     # of two, the upper one's makes room for the other's
     gap = "scale('y', datum.least) - scale('y', datum.most)"
     raised = f"(datum.place < datum.lines ? max(0, 15 - ({gap})) : 0)"
-    value = f"format(datum['{y}'], '.1%')" if y_format.endswith("%") else f"format(datum['{y}'], '.3~r')"
+    end = ".1%" if y.endswith("accuracy") else ".2~p" if y_format.endswith("%") else ".3~r"
+    value = f"format(datum['{y}'], '{end}')"
     dot = last.mark_circle(size=45, opacity=1).encode(y=f"{y}:Q", color=colour)
     # on the side on which there is room
     name = "datum.label + '  ' + " if has_names else ""

@@ -16,7 +16,7 @@ from psbench.charts.growing import GrowingTables, tables_of
 from psbench.charts.learning import curves, distance_curve
 from psbench.charts.lost_updates import lost_updates_chart
 from psbench.charts.names import TITLES
-from psbench.charts.pareto import pareto_chart, pareto_table
+from psbench.charts.pareto import costs_in, pareto_chart, pareto_table
 from psbench.charts.sequence import sequence_chart, sequence_table
 from psbench.charts.utilisation import TRAFFIC, WORK, traffic_over_time_chart, utilisation_chart
 from psbench.core.log import Kind
@@ -338,14 +338,14 @@ def comparison_figures(groups: RunsByLabel, x: str = "time_s") -> list[Figure]:
 
 
 def _pareto(groups: RunsByLabel) -> list[Figure]:
-    """Return the trade-off between communication and loss, if there are two labels or more."""
+    """Return the trade-offs between costs and loss, if there are two labels or more."""
     table = pareto_table(groups)
     if len(table) < 2:
         return []
     note = "Means over seeds at the end. Dashed: the Pareto front."
     return [
         Figure(pareto_chart(table, cost, list(groups)), table, note, f"pareto_{cost}")
-        for cost in ("bytes", "silent_s")
+        for cost in costs_in(table)
     ]
 
 

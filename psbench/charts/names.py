@@ -30,6 +30,8 @@ TITLES: dict[str, str] = {
     "bytes": "Bytes sent",
     "pareto_bytes": "Bytes against loss",
     "pareto_silent_s": "Seconds without computing against loss",
+    "pareto_joules": "Energy against loss",
+    "pareto_cost": "Cost against loss",
     "rule": "Values of the switch rule",
     "servers": "What each server holds",
     "server_load": "How busy each server was",

@@ -1,7 +1,8 @@
 """Charts for a two-column paper: its widths, its font, and units in axis titles.
 
 A chart is laid out as on the screen and then scaled to the width of a column, at which its smallest font size
-is 8 points; SVG and PDF are written in that size. Title and warnings are left to the figure's caption.
+is 8 points; SVG and PDF are written in that size. Title and warnings are left to the figure's caption. All
+colours are opaque, as some programs that typesetters use know no others.
 
 Source
 ------
@@ -15,6 +16,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from psbench.charts.colours import on_paper
 from psbench.charts.theme import theme
 from psbench.charts.ticks import unit_in_title
 from psbench.errors import ParameterError
@@ -28,6 +30,7 @@ _INCH, _LETTER = 72, 8
 _SCALE = _LETTER / 11
 #: what the height of a chart is of that on the screen, if it is not rows
 _FLAT, _HIGH = 0.75, 160
+_TRANSLUCENT = re.compile(r"#[0-9A-Fa-f]{8}\b")
 _SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
 
 
@@ -74,8 +77,7 @@ def write(spec: dict[str, Any], path: Path) -> None:
 def _svg(spec: dict[str, Any]) -> str:
     import vl_convert
 
-    drawn: str = vl_convert.vegalite_to_svg(spec)
-    return drawn
+    return _TRANSLUCENT.sub(lambda found: on_paper(found[0]), vl_convert.vegalite_to_svg(spec))
 
 
 def _size_of(svg: str) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Cost and benefit of communication: bytes, or seconds without computation, against the final loss.
+"""Cost and benefit: bytes, seconds without computation, energy, or money, against the final loss.
 
 Where all runs have the same target of another metric, it is against that metric, by its direction.
 """
@@ -23,7 +23,12 @@ from psbench.core.target import Target
 from psbench.metrics.record import RunRecord
 
 #: what is spent, by column: axis title and number format
-_COSTS = {"bytes": ("bytes sent", "~s"), "silent_s": ("seconds in which no worker computes", "~r")}
+_COSTS = {
+    "bytes": ("bytes sent", "~s"),
+    "silent_s": ("seconds in which no worker computes", "~r"),
+    "joules": ("energy (J)", "~s"),
+    "cost": ("cost", "~r"),
+}
 
 
 def pareto_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
@@ -32,18 +37,26 @@ def pareto_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        `label`, `bytes` (up and down), `silent_s` (seconds in which no worker computes), `loss` (validation,
-        or training where nothing is held back), and `front_bytes` and `front_silent_s`: whether no label has
-        less of that at no greater loss. Labels without a finite loss are left out. Of runs with a common
-        target of another metric, that metric by its name (`val_f1`), in the place of the loss.
+        `label`, `bytes` (up and down), `silent_s` (seconds in which no worker computes), `joules` and `cost`
+        (if all clusters have watts, or prices), `loss` (validation, or training where nothing is held back),
+        and `front_bytes` and so on: whether no label has less of that at no greater loss. Labels without a
+        finite loss are left out. Of runs with a common target of another metric, that metric by its name
+        (`val_f1`), in the place of the loss.
     """
     target = common_target([run for runs in groups.values() for run in runs])
     what = "loss" if target is None else target.column
+    spent = {
+        label: [metrics.energy_totals(run.log, run.meta) for run in runs] for label, runs in groups.items()
+    }
+    priced = [
+        name for name in ("joules", "cost") if all(name in each for own in spent.values() for each in own)
+    ]
     rows = [
         {
             "label": label,
             "bytes": float(np.mean([sum(sent_bytes(run).values()) for run in runs])),
             "silent_s": float(np.mean([metrics.seconds_without_computing(run.log) for run in runs])),
+            **{name: float(np.mean([each[name] for each in spent[label]])) for name in priced},
             what: float(np.mean([_last(run, target) for run in runs])),
         }
         for label, runs in groups.items()
@@ -51,9 +64,14 @@ def pareto_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
     found = pd.DataFrame(rows)
     table: pd.DataFrame = found[np.isfinite(found[what])].reset_index(drop=True)
     better = -table[what] if target is not None and target.at_most is None else table[what]
-    for cost in _COSTS:
+    for cost in costs_in(table):
         table[f"front_{cost}"] = _is_on_front(table[cost].to_numpy(), better.to_numpy())
     return table
+
+
+def costs_in(table: pd.DataFrame) -> list[str]:
+    """Return the columns of a table of `pareto_table` that have a Pareto front."""
+    return [name for name in _COSTS if name in table]
 
 
 def pareto_chart(table: pd.DataFrame, cost: str, among: Sequence[str]) -> alt.LayerChart:
@@ -63,7 +81,8 @@ def pareto_chart(table: pd.DataFrame, cost: str, among: Sequence[str]) -> alt.La
     ----------
     table : DataFrame
         Of `pareto_table`.
-    cost : "bytes" or "silent_s"
+    cost : str
+        One of `costs_in(table)`.
     among : sequence of str
         All labels of the page, for colours and shapes.
     """

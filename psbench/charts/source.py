@@ -89,7 +89,7 @@ def _six_digits(values: Doubles) -> Doubles:
 def _plain(value: Any) -> Any:
     if value is None or value is pd.NA:
         return None
-    if isinstance(value, (bool, str)):
+    if isinstance(value, (bool, str)) or type(value) is int:
         return value
     if isinstance(value, (int, np.integer)):
         return int(value)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
 
 from psbench.charts.colours import BLUE, GREEN, ORANGE, PHASE_COLOURS
 from psbench.charts.names import TITLES
 from psbench.charts.pieces import framed, tooltips
-from psbench.charts.source import Data, source
+from psbench.charts.source import Data, labels_in, source
 from psbench.charts.ticks import time_axis, value_axis
 
 #: series that count workers and cores, with their colours, and those that count bytes a second
@@ -20,16 +22,23 @@ _NAMES = {
 }
 
 
-def utilisation_chart(data: Data, title: str = TITLES["utilisation"]) -> alt.Chart:
+def utilisation_chart(
+    data: Data, series: Sequence[str] | None = None, title: str = TITLES["utilisation"]
+) -> alt.Chart:
     """Draw how many workers compute and send, and how many cores live processes use, over time.
 
     Parameters
     ----------
     data : DataFrame or name of a streamed data set
         Columns `time_s`, `width_s`, `series` (of `WORK`), `value`.
+    series : sequence of str, optional
+        Those that streamed data have; by default all.
     title : str
     """
-    return _steps(data, WORK, "workers, or cores", "~g", title)
+    if series is None:
+        series = [*WORK] if isinstance(data, str) else labels_in(data, None, "series")
+    shown = {name: colour for name, colour in WORK.items() if name in series}
+    return _steps(data, shown, "workers, or cores", "~r", title)
 
 
 def traffic_over_time_chart(data: Data, title: str = TITLES["traffic"]) -> alt.Chart:
@@ -45,10 +54,7 @@ def traffic_over_time_chart(data: Data, title: str = TITLES["traffic"]) -> alt.C
 
 
 def _steps(data: Data, colours: dict[str, str], y: str, form: str, title: str) -> alt.Chart:
-    names = [_NAMES.get(name, name) for name in colours]
-    known = {name for name in colours if isinstance(data, str) or name in set(data["series"])}
-    shown = [name for name, series in zip(names, colours, strict=True) if series in known]
-    scale = alt.Scale(domain=shown, range=[colours[series] for series in colours if series in known])
+    scale = alt.Scale(domain=[_NAMES.get(name, name) for name in colours], range=[*colours.values()])
     words = "{" + ", ".join(f"{series!r}: {_NAMES.get(series, series)!r}" for series in colours) + "}"
     chart = (
         alt.Chart(source(data))

@@ -115,7 +115,7 @@ def time_use_chart(data: Data, rows: str = "worker", title: str = TITLES["time_u
     """
     names = list(PHASE_COLOURS)
     colours = alt.Scale(domain=names, range=list(PHASE_COLOURS.values()))
-    chart = _stacked(data, rows, "phase", names, title, "share of the time the workers were present")
+    chart = _stacked(data, rows, "phase", names, title, "share of the time present")
     shown: alt.Chart = chart.encode(color=alt.Color("phase:N", scale=colours, legend=alt.Legend(title=None)))
     return shown
 
@@ -185,7 +185,7 @@ def _stacked(data: Data, rows: str, by: str, names: Sequence[str], title: str, x
             x=alt.X(
                 "fraction:Q",
                 title=x_title,
-                axis=value_axis(".0%"),
+                axis=value_axis("~%"),
                 scale=alt.Scale(domain=[0, 1], clamp=True),
             ),
             y=_rows(rows),
@@ -254,13 +254,15 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
     base = alt.Chart().encode(x=x, y=y, tooltip=tooltip)
     bounds = base.transform_filter("isValid(datum.order)")
     own = base.transform_filter("!isValid(datum.order)")
+    is_asp = "datum.label == 'ASP'"
     layers = [
         bounds.mark_line(color=GREY, strokeWidth=1).encode(order=alt.Order("order:Q")),
         bounds.mark_point(color=GREY, filled=True, opacity=1, size=22),
         # between the ends points may lie too close for words
         bounds.transform_filter("datum.order == 0 || datum.label == 'ASP'")
-        .mark_text(align=alt.expr("datum.label == 'ASP' ? 'left' : 'center'"), dy=-9)  # clear of the axis
-        .encode(text=alt.Text("label:N")),
+        .transform_calculate(words=f"{is_asp} ? 'ASP: no bound' : datum.label")
+        .mark_text(align=alt.expr(f"{is_asp} ? 'left' : 'center'"), dy=-9)  # clear of the axis
+        .encode(text=alt.Text("words:N")),
         own.mark_point(color=BLUE, filled=True, opacity=1, size=110),
         own.mark_text(align="left", dx=9, dy=11, fontWeight=600).encode(text=alt.Text("label:N")),
     ]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psbench.cli.app import as_json_text, put, read_live, say
 from psbench.cli.starting import starting
-from psbench.errors import ParameterError
 
 if TYPE_CHECKING:
     from psbench.detached import DetachedRun
@@ -32,17 +31,11 @@ def cluster_client(scheduler: str | None, settings: list[str] | None) -> Iterato
 
 @contextmanager
 def _client(experiment: Experiment) -> Iterator[Any]:
-    from psbench.clusters.scheduler import address_of
+    with ExitStack() as stack:
+        with starting("psbench: loading Dask"):
+            from psbench.detached import cluster_client
 
-    address = address_of(experiment.scheduler, experiment.connection)
-    if address is None:
-        raise ParameterError(
-            "scheduler: a detached run belongs to a running Dask cluster; give --scheduler, such as "
-            "tcp://10.0.0.1:8786"
-        )
-    with starting("psbench: loading torch and Dask"):
-        from psbench.backends.dask import client_of
-    with client_of(address, experiment.connection) as client:
+            client = stack.enter_context(cluster_client(experiment))
         yield client
 
 

@@ -36,6 +36,7 @@ def _lines(s: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "independence", "" if own is None else f"{own:.3g} iterations per request for the model"
     data = f", {s['bytes']['data'] / 1e6:.4g} MB of data" if "data" in s["bytes"] else ""
     yield "sent", f"{s['bytes']['up'] / 1e6:.4g} MB up, {s['bytes']['down'] / 1e6:.4g} MB down{data}"
+    yield from _spent(s.get("energy", {}))
     for balance in s.get("servers", ()):
         yield "servers", _held(balance)
     for move in s.get("reassignments", ()):
@@ -66,6 +67,24 @@ def _used(usage: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     ):
         values = [worker[name] for worker in usage if worker[name] is not None]
         yield label, f"{_listed(values, form)}{unit}" if any(values) else ""
+
+
+def _spent(found: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """Yield the energy and the cost of a run.
+
+    >>> dict(_spent({"joules": 1500.0, "waiting_joules": 300.0, "unused_joules": 0.0, "spot_cost": 0.25}))
+    {'energy': '1500 J: 300 J of waiting, 0 J of unused work', 'cost': '0.25 at spot prices'}
+    """
+    if "joules" in found:
+        whole, waiting, unused = (found[name] for name in ("joules", "waiting_joules", "unused_joules"))
+        yield "energy", f"{whole:.4g} J: {waiting:.4g} J of waiting, {unused:.4g} J of unused work"
+    if "measured_joules" in found:
+        yield "measured", f"{found['measured_joules']:.4g} J by the processors' counters"
+    spot = [f"{found['spot_cost']:.4g} at spot prices"] if "spot_cost" in found else []
+    if "cost" in found:
+        whole, waiting, unused = (found[name] for name in ("cost", "waiting_cost", "unused_cost"))
+        spot = [f"{whole:.4g}: {waiting:.4g} of waiting, {unused:.4g} of unused work", *spot]
+    yield "cost", "; ".join(spot)
 
 
 def _held(balance: Mapping[str, Any]) -> str:

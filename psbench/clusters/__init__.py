@@ -3,6 +3,7 @@
 from psbench.clusters.cluster import Cluster as Cluster
 from psbench.clusters.cluster import Machine as Machine
 from psbench.clusters.cluster import make_cluster as make_cluster
+from psbench.clusters.costs import Costs as Costs
 from psbench.clusters.faults import Corruption as Corruption
 from psbench.clusters.faults import Failure as Failure
 from psbench.clusters.faults import LateJoin as LateJoin

@@ -4,11 +4,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Real
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 from pydantic import (
-    AllowInfNan,
     SerializeAsAny,
     ValidationInfo,
     field_validator,
@@ -16,6 +14,8 @@ from pydantic import (
     model_validator,
 )
 
+from psbench.clusters.costs import Costs
+from psbench.clusters.each_worker import OfEachWorker, per_worker, spread
 from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, Throttle
 from psbench.clusters.profile import Profile
 from psbench.clusters.service import Service
@@ -23,10 +23,8 @@ from psbench.clusters.step_time import ShiftedExponential, StepTime
 from psbench.core import Part, make_part, parameter
 from psbench.core.part import REGISTRY
 from psbench.core.specification import limits_of
-from psbench.errors import ParameterError, in_short
+from psbench.errors import ParameterError
 
-# the profile's error says which worker's number is NaN or infinity
-_Number = Annotated[float, AllowInfNan(True)]
 #: fields with a number for each machine
 _PER_MACHINE = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "server_bandwidth_mbit_s")
 #: fields of a profile that a machine has
@@ -34,10 +32,9 @@ _OF_MACHINE = ("speed", "memory_gb", "vcpu", "flavour")
 #: fields that clusters have had for a while only, written where they are used
 _LATER = (
     *("throttles", "corruptions", "service", "link_time", "first_window_bytes", "paces_live_runs"),
-    *("link_sharing", "cores", "achieved_rates"),
+    *("link_sharing", "cores", "achieved_rates", "costs"),
+    *("workers_per_host", "host_bandwidth_mbit_s", "host_latency_s"),
 )
-#: one number for all workers, or one each
-OfEachWorker = _Number | tuple[_Number, ...]
 
 
 @dataclass(frozen=True)
@@ -88,6 +85,10 @@ class Cluster(Part):
     achieved_rates : list of [bytes, Mbit/s]
         What a message of at least so many bytes gets of a link at most, with growing sizes: small messages
         often achieve less than large ones. Of several servers, and in a ring, it is the slice that counts.
+    workers_per_host : int
+        Workers of consecutive numbers share a host. Only a hierarchical All-Reduce uses the links within one.
+    host_bandwidth_mbit_s, host_latency_s : float, megabits per second, and seconds one way
+        Between two workers of a host.
     paces_live_runs : bool
         Whether a live worker waits after each step until that has taken what it takes in virtual time, with
         the same draws: machines are emulated with the variation of their times, and a busy computer matters
@@ -156,6 +157,13 @@ class Cluster(Part):
         (), "highest rate of a message by size: pairs of minimum bytes and Mbit/s"
     )
 
+    workers_per_host: int = parameter(1, "workers that share a host", unit="workers", ge=1)
+    host_bandwidth_mbit_s: float = parameter(
+        10_000.0, "link between two workers of a host", unit="Mbit/s", gt=0
+    )
+    host_latency_s: float = parameter(5e-5, "one-way latency between two workers of a host", unit="s", ge=0)
+    costs: Costs | None = parameter(None, "watts and prices of the machines; none: not known")
+
     @field_validator("link_time", mode="before")
     @classmethod
     def _link_time(cls, value: Any) -> Part | None:
@@ -185,6 +193,8 @@ class Cluster(Part):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         self.profile()
+        if self.costs is not None:
+            self.costs.check(self.num_workers)
         return self
 
     def machines(self) -> list[Machine]:
@@ -219,26 +229,6 @@ def usual(name: str, default: Any, source: str = "") -> Any:
     field = Cluster.model_fields[name]
     unit = dict(cast(Mapping[str, Any], field.json_schema_extra))["unit"]
     return parameter(default, field.description or "", unit=unit, source=source, **limits_of(field))
-
-
-def per_worker(value: Any, what: str, each: str = "worker") -> OfEachWorker:
-    """Return a number, or a tuple from a list with one number per worker or other machine.
-
-    Raises
-    ------
-    ParameterError
-    """
-    items = value if isinstance(value, (list, tuple)) else [value]
-    if any(isinstance(item, bool) or not isinstance(item, Real) for item in items):
-        raise ParameterError(
-            f"{what}: expected a number, or a list with one for each {each}, got {in_short(value)}"
-        )
-    return tuple(map(float, items)) if isinstance(value, (list, tuple)) else float(value)
-
-
-def spread(value: OfEachWorker, num_workers: int) -> tuple[float, ...]:
-    """Return one number per worker."""
-    return value if isinstance(value, tuple) else (value,) * num_workers
 
 
 def make_cluster(value: Any) -> Cluster:

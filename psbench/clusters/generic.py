@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
-from psbench.clusters.cluster import Cluster, Machine, OfEachWorker, per_worker, spread
+from psbench.clusters.cluster import Cluster, Machine
+from psbench.clusters.each_worker import OfEachWorker, per_worker, spread
 from psbench.core import parameter
 from psbench.errors import ParameterError
 

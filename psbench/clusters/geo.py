@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import SerializeAsAny
 
-from psbench.clusters.cluster import Cluster, Machine, OfEachWorker, usual
+from psbench.clusters.cluster import Cluster, Machine, usual
+from psbench.clusters.each_worker import OfEachWorker
 from psbench.clusters.step_time import Constant, StepTime
 
 HALOS = "Kim et al. 2025 (HALoS), simulator utnslab/halos, examples/env.yaml"

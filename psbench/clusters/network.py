@@ -107,6 +107,9 @@ class Network:
         self.share(shares or [1.0 / servers] * servers)
         self._latency = list(profile.latency_s)
         self._hop = profile.server_latency_s if servers > 1 else 0.0
+        self._workers_per_host = profile.workers_per_host
+        self._host_rate = BYTES_PER_MBIT * profile.host_bandwidth_mbit_s
+        self._host_latency = profile.host_latency_s
         self._equal = len(set(worker_rates)) == 1 and len(set(self._latency)) == 1
         self._up_free = self._down_free = self._carried = 0.0
         self._achieved, self._window = profile.achieved_rates, profile.first_window_bytes
@@ -251,6 +254,29 @@ class Network:
         """
         n = len(workers)
         return 2 * (n - 1) * self.hop(num_bytes / n, workers) if n > 1 else 0.0
+
+    def two_levels(self, num_bytes: float, groups: Sequence[Sequence[int]], local: bool) -> float:
+        """Return the seconds of an All-Reduce in rings of groups, and in rings between groups.
+
+        2 (k - 1) rounds within groups of bytes / m, with the k workers of the largest group and the m of the
+        smallest, and 2 (g - 1) rounds of bytes / (m g) between g groups. If groups are `local`, each on one
+        host, the first ones pass over its links.
+
+        Source
+        ------
+        Sergeev and Del Balso (2018), as Horovod does it since; Mikami et al. (2018), 2D-Torus.
+        """
+        pieces, size = min(map(len, groups)), max(map(len, groups))
+        workers = [worker for group in groups for worker in group]
+        within = self.hop(num_bytes / pieces, workers)
+        if local:
+            within = num_bytes / pieces / self._host_rate + self._host_latency
+        between = self.hop(num_bytes / (pieces * len(groups)), workers)
+        return 2 * (size - 1) * within + 2 * (len(groups) - 1) * between
+
+    def hosts(self, workers: Sequence[int]) -> list[int]:
+        """Return the host of each worker."""
+        return [worker // self._workers_per_host for worker in workers]
 
     def hop(self, num_bytes: float, workers: Sequence[int]) -> float:
         """Return the seconds of a message over the slowest link, with the longest latency, of `workers`."""

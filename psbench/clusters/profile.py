@@ -73,6 +73,9 @@ class Profile:
     cores: float = 0.0
     throttles: tuple[Throttle, ...] = ()
     achieved_rates: tuple[tuple[float, float], ...] = ()
+    workers_per_host: int = 1
+    host_bandwidth_mbit_s: float = 10_000.0
+    host_latency_s: float = 5e-5
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"

@@ -32,7 +32,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from psbench.clusters.cluster import Cluster, Machine, OfEachWorker, usual
+from psbench.clusters.cluster import Cluster, Machine, usual
+from psbench.clusters.each_worker import OfEachWorker
 from psbench.core import parameter
 
 SWITCH = "Strategy-Switch (IEEE Access 2025), Tables 2 and 3; thesis Tables 4.2 and 4.3"

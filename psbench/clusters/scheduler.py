@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from psbench.clusters.connection import ConnectionSettings
 from psbench.core.typed_data import read_json, typed
 from psbench.errors import DataError, ParameterError, naming
 
-_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")
+_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx|ucxx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")
 
 
 class _SchedulerFile(BaseModel):
@@ -51,13 +52,31 @@ def check_address(address: str) -> None:
         raise ParameterError(f"scheduler: {address!r} is not an address such as tcp://192.168.0.10:8786")
 
 
+def check_protocol(address: str) -> None:
+    """Raise if the protocol of an address is not installed.
+
+    Raises
+    ------
+    ParameterError
+    """
+    protocol = urlsplit(address).scheme
+    if protocol in ("ucx", "ucxx") and find_spec("distributed_ucxx") is None:
+        raise ParameterError(
+            f"scheduler: {address!r} needs the protocol {protocol}, which is not installed: install "
+            "distributed-ucxx on every machine of the cluster, or give an address that begins with tcp:// "
+            "or tls://"
+        )
+
+
 def check_port(address: str, within_s: float) -> None:
     """Raise if nothing listens at an address. Dask checks later that it is a scheduler.
 
     Raises
     ------
     ParameterError
+        Also if the protocol is not installed.
     """
+    check_protocol(address)
     parts = urlsplit(address)
     if parts.scheme not in ("tcp", "tls") or parts.port is None:
         return

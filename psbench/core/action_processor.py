@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from psbench.core import actions as act
 from psbench.core.actions import Action
+from psbench.core.allowances import Allowances
 from psbench.core.collective import Collective
 from psbench.core.drain import Drain
 from psbench.core.events import Push
@@ -30,6 +31,14 @@ COMPUTING, PUSHED, VOTED, GONE = Status.COMPUTING, Status.PUSHED, Status.VOTED, 
 #: what the rest of an answer waits for that stopped after an update (`Engine.pause_for_evaluations`)
 EVALUATION = "evaluation"
 _APPLY, _RELEASE, _HOLD = map(int, (Kind.APPLY, Kind.RELEASE, Kind.HOLD))
+
+
+@dataclass
+class _Exchanged:
+    """The samples of one exchange of all active workers, and of those that they have made so far."""
+
+    a_step: int
+    samples: int
 
 
 class ActionProcessor:
@@ -56,6 +65,8 @@ class ActionProcessor:
         Workers that must be released or held before the answer is complete.
     needs_full_model : set of int
         Workers whose next model must be sent whole, not as a difference.
+    allowances : Allowances
+        Of workers that decide when they push.
     evaluation_due : callable () -> bool, or None
         Whether the version just made is evaluated before the answer continues; see
         `Engine.pause_for_evaluations`.
@@ -82,6 +93,7 @@ class ActionProcessor:
         self.out: list[Action] = []
         self.unanswered: set[int] = set()
         self.needs_full_model: set[int] = set()
+        self.allowances = Allowances(view)
         self.measuring_part: str | None = None
         self.evaluation_due: Callable[[], bool] | None = None
         self.drain: Drain | None = None
@@ -122,6 +134,7 @@ class ActionProcessor:
         self._exchanges = now.aggregation.exchanges
         self._replies_aggregate = now.aggregation.reply != "model"
         self._waits_for_neighbours = isinstance(now.consistency, WaitsForNeighbours)
+        self._exchanged: _Exchanged | None = None
         self.peer_to_peer, self.view.neighbourhood = False, None
         if isinstance(now.placement, PeerToPeer):
             self.peer_to_peer = True
@@ -177,6 +190,7 @@ class ActionProcessor:
             if pending.pop(push.id, None) is None:
                 raise ProtocolError(f"push {push.id} is committed twice, or was discarded before")
             view.samples += push.samples
+            view.pending_samples -= push.samples
             if log is not None:
                 # fmt: off
                 log.append(pack_apply(
@@ -195,7 +209,10 @@ class ActionProcessor:
         for number in mix.rows:
             worker = view.workers[number]
             # a newcomer begins with another's model, at a version that it has already
-            worker.version += worker.status is not Status.NEW
+            if worker.status is not Status.NEW:
+                worker.version += 1
+                if self._exchanged is not None:
+                    self._exchanged.samples += worker.batch_size
             mix.versions[number] = worker.version
             worker.push_weight = mix.push_weights.get(number, worker.push_weight)
         self.out.append(mix)
@@ -233,7 +250,7 @@ class ActionProcessor:
             release.orders = {**release.orders, **hook(number, view)}
         orders = release.orders
         if orders and "batch_size" in orders:
-            worker.batch_size = orders["batch_size"]
+            self.set_batch_size(worker, orders["batch_size"])
         worker.codec_setting = orders.get("codec", -1) if orders else -1
         release.ticket = worker.ticket = worker.ticket + 1
         worker.status = COMPUTING
@@ -259,7 +276,7 @@ class ActionProcessor:
             worker.fragment = orders["fragment"]
             self.note_fragments(worker, release.fragment)
         if self._decides_own_rounds:
-            release.allowance = self.allow(worker)
+            release.allowance = self.allowances.give(worker)
         if voted or self._computes_on_workers:
             kept = self._complete_for_own_half(release, worker, status)
         if self.migration is not None and step:
@@ -269,34 +286,13 @@ class ActionProcessor:
         else:
             self._hand_out(release, kept)
 
-    def allow(self, worker: WorkerView) -> int:
-        """Set and return the samples that a worker may take until its push; -1 without a limit.
-
-        Idle workers share equally what is left of the run's epochs. A worker that computes is expected to
-        push as much as it did last, and at first all that it was allowed.
-        """
-        view = self.view
-        if view.epochs is None:
-            worker.allowance = -1
-            return -1
-        left = view.epochs * view.dataset_size - view.samples - sum(p.samples for p in view.pending.values())
-        idle = 1
-        for other in view.workers.values():
-            if other is worker or other.status is GONE:
-                continue
-            if other.status is COMPUTING and other.allowance >= 0:
-                left -= min(other.allowance, other.pushed_samples or other.allowance)
-            else:
-                idle += 1
-        worker.allowance = max(0, math.ceil(left / idle - 1e-6))
-        return worker.allowance
-
     def allow_again(self, workers: Sequence[WorkerView]) -> None:
         """Renew the step allowance of workers that are about to be released."""
         for worker in workers:
             worker.allowance = -1
+            self.allowances.end(worker.id)
         for worker in workers if self._decides_own_rounds else ():
-            self.allow(worker)
+            self.allowances.give(worker)
 
     def note_fragments(self, worker: WorkerView, fragment: int) -> None:
         """Record that a worker is sent a fragment, or the whole model (-1)."""
@@ -318,7 +314,7 @@ class ActionProcessor:
         They are, whether workers keep them or push them, as they are ordered to if the rule switches.
         """
         self._rule_saw_votes = True
-        voted = sum(worker.voted_samples for worker in self.view.workers.values())
+        voted = self.view.voted_samples
         self.view.samples += voted
         self.todo.extendleft(reversed([*rule.on_applied(self.view), release]))
         self.view.samples -= voted
@@ -352,7 +348,7 @@ class ActionProcessor:
             view.num_voted -= 1
             kept = worker.voted_samples if release.then == "step" else 0
             view.samples += kept
-            worker.voted_samples = 0
+            view.set_voted(worker, 0)
             self._rule_saw_votes = self._rule_saw_votes and view.num_voted > 0
         has_model = status is PUSHED and worker.id not in self.needs_full_model
         release.aggregate = self._replies_aggregate and release.send and has_model
@@ -374,11 +370,28 @@ class ActionProcessor:
         """
         view = self.view
         if self._waits_for_neighbours:  # as if all had made as many exchanges
-            others = (other for other in view.workers.values() if other.status is not GONE)
-            return sum((worker.version - other.version) * other.batch_size for other in others)
+            exchanged = self._exchanged or self._count_exchanged()
+            return worker.version * exchanged.a_step - exchanged.samples
         if status is VOTED:  # votes are answered together
-            return sum(other.voted_samples for other in view.workers.values())
-        return sum(push.samples for push in view.pending.values())
+            return view.voted_samples
+        return view.pending_samples
+
+    def _count_exchanged(self) -> _Exchanged:
+        """Count the samples that the active workers exchange, from which later changes go on."""
+        here = [other for other in self.view.workers.values() if other.status is not GONE]
+        steps = sum(other.batch_size for other in here)
+        self._exchanged = _Exchanged(steps, sum(other.version * other.batch_size for other in here))
+        return self._exchanged
+
+    def count_exchanged_again(self) -> None:
+        """Count the exchanged samples anew when they are needed: other workers are active."""
+        self._exchanged = None
+
+    def set_batch_size(self, worker: WorkerView, batch_size: int) -> None:
+        if self._exchanged is not None:
+            self._exchanged.a_step += batch_size - worker.batch_size
+            self._exchanged.samples += worker.version * (batch_size - worker.batch_size)
+        worker.batch_size = batch_size
 
     def hold(self, hold: act.Hold) -> None:
         """Hold a worker, with a reason."""
@@ -411,6 +424,7 @@ class ActionProcessor:
         if worker.status != Status.COMPUTING:
             raise ProtocolError(f"worker {cancel.worker} was cancelled, but it does not compute")
         worker.status = Status.PUSHED
+        self.allowances.end(cancel.worker)
         worker.ticket += 1  # what it still sends carries the old one and is void
         self.view.num_computing -= 1
         self.view.cancelled += 1
@@ -423,6 +437,7 @@ class ActionProcessor:
         push = discard.push
         if self.view.pending.pop(push.id, None) is None:
             raise ProtocolError(f"push {push.id} is discarded, but it is not pending")
+        self.view.pending_samples -= push.samples
         self.view.discarded += 1
         self.out.append(discard)
         self.record(Kind.DISCARD, worker=push.worker, id=push.id, text=discard.reason)
@@ -433,7 +448,7 @@ class ActionProcessor:
             self.migration.withhold_orders(tell)
             return
         if "batch_size" in tell.orders:
-            self.view.workers[tell.worker].batch_size = tell.orders["batch_size"]
+            self.set_batch_size(self.view.workers[tell.worker], tell.orders["batch_size"])
         self.out.append(tell)
         self.record(Kind.TELL, worker=tell.worker, text=plain_json(tell.orders))
 
@@ -531,6 +546,7 @@ class ActionProcessor:
         self.composition_id = state["composition_id"]
         self.handed_over = state["handed_over"]
         self.unanswered.clear()
+        self.allowances.count_again()
 
     def record(self, kind: Kind, **columns: Any) -> None:
         """Write a row in the log, if there is one."""

@@ -17,6 +17,12 @@ class NetworkTimes(Protocol):
     def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
         """Return the time of a ring All-Reduce among workers."""
 
+    def two_levels(self, num_bytes: float, groups: Sequence[Sequence[int]], local: bool) -> float:
+        """Return the time of an All-Reduce in rings of groups, each `local` to a host, and between groups."""
+
+    def hosts(self, workers: Sequence[int]) -> list[int]:
+        """Return the host of each worker."""
+
     def hop(self, num_bytes: float, workers: Sequence[int]) -> float:
         """Return the time of one message over the slowest link among workers."""
 
@@ -64,6 +70,20 @@ class Collective(Placement):
         """Return the seconds in which a collective operation adds up the workers' results."""
         return 0.0
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether workers may add up in groups first."""
+        return False
+
+    def groups(
+        self, network: NetworkTimes, num_bytes: int, workers: Sequence[int], hosts: Sequence[object]
+    ) -> list[list[int]]:
+        """Return the groups that add up first, before they do so among them; a single one without groups.
+
+        `hosts` are those of the workers.
+        """
+        return [list(workers)]
+
     def to_all_s(self, network: NetworkTimes, num_bytes: int, workers: list[int]) -> float:
         """Return the seconds of a message from each worker to all others: half of a ring for their sum."""
         return 0.5 * self.reduce_s(network, len(workers) * num_bytes, workers)
@@ -71,6 +91,37 @@ class Collective(Placement):
     def to_all_bytes(self, num_bytes: int, num_workers: int) -> tuple[float, float]:
         """Return the bytes up and down of a message from each worker to all others."""
         return 0.5 * num_workers * num_bytes, 0.5 * num_workers * num_bytes
+
+
+def are_local(groups: Sequence[Sequence[int]], workers: Sequence[int], hosts: Sequence[object]) -> bool:
+    """Return whether each group is on one host, given the host of each worker.
+
+    >>> are_local([[0, 1], [2]], [0, 1, 2], "aab"), are_local([[0, 2], [1]], [0, 1, 2], "aab")
+    (True, False)
+    """
+    host_of = dict(zip(workers, hosts, strict=True))
+    return all(len({host_of[worker] for worker in group}) == 1 for group in groups)
+
+
+def in_words(
+    placement: Collective,
+    network: NetworkTimes,
+    num_bytes: int,
+    workers: Sequence[int],
+    hosts: Sequence[object],
+) -> str:
+    """Return how workers add up vectors, and the times that their placement expects, for the user."""
+    groups = placement.groups(network, num_bytes, workers, hosts)
+    ring_ms = 1e3 * network.ring(num_bytes, workers)
+    if len(groups) == 1:
+        return f"All-Reduce in one ring of {len(workers)} workers: about {ring_ms:.3g} ms a sum"
+    sizes = sorted({len(group) for group in groups})
+    size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    levels_ms = 1e3 * network.two_levels(num_bytes, groups, are_local(groups, workers, hosts))
+    return (
+        f"All-Reduce in {len(groups)} groups of {size} workers, then between them: about {levels_ms:.3g} ms "
+        f"a sum, in one ring {ring_ms:.3g} ms"
+    )
 
 
 class Replicas(Collective):

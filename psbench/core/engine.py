@@ -80,6 +80,7 @@ class Engine:
         self._processor = processor = ActionProcessor(view, size, log)
         # never replaced; looked up once because every push needs them
         self._todo, self._unanswered = processor.todo, processor.unanswered
+        self._allowances = processor.allowances
         equal = [max(1, view.global_batch // view.num_workers)] * view.num_workers
         first_batches = list(batch_sizes) or equal
         self._members = EngineMembership(processor, first_batches)
@@ -247,6 +248,8 @@ class Engine:
             ))
             # fmt: on
         worker.status = PUSHED
+        if self._allowances.expected:
+            self._allowances.end(push.worker)
         worker.overlapping = push.overlapping
         worker.last_push, worker.pushed_samples = push.id, push.samples
         worker.previous_push_s, worker.last_push_s = worker.last_push_s, view.now
@@ -254,6 +257,7 @@ class Engine:
         view.num_computing -= 1
         view.pushes += 1
         view.pending[push.id] = push
+        view.pending_samples += push.samples
         self._unanswered.add(push.worker)
         todo = self._todo
         for hook in self._before_push:
@@ -268,7 +272,8 @@ class Engine:
         columns = {"samples": vote.samples, "compute_s": vote.compute_s, "loss": vote.value}
         self._processor.record(Kind.VOTE, worker=vote.worker, text=plain_json(vote.value), **columns)
         worker.status = Status.VOTED
-        worker.voted_samples = vote.samples
+        self._allowances.end(vote.worker)
+        self.view.set_voted(worker, vote.samples)
         self.view.num_computing -= 1
         self.view.num_voted += 1
         self._unanswered.add(vote.worker)

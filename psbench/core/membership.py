@@ -74,7 +74,9 @@ class EngineMembership:
         view.num_computing -= worker.status is Status.COMPUTING
         view.num_voted -= worker.status is Status.VOTED
         view.cancelled += 1
-        worker.status, worker.voted_samples = Status.NEW, 0
+        worker.status = Status.NEW
+        view.set_voted(worker, 0)
+        self._processor.allowances.end(worker.id)
         worker.ticket += 1
         self._processor.unanswered.add(worker.id)
         self._processor.record(Kind.CANCEL, worker=worker.id)
@@ -135,6 +137,7 @@ class EngineMembership:
         new.version = new.first_version = version
         view.enter_clock(new)
         view.num_active += 1
+        self._processor.count_exchanged_again()
         self._processor.unanswered.add(worker)
         self._processor.needs_full_model.add(worker)
 
@@ -165,7 +168,10 @@ class EngineMembership:
             view.cancelled += has_begun
         elif worker.status == Status.VOTED:
             view.num_voted -= 1
-        worker.status, worker.voted_samples = Status.GONE, 0
+        worker.status = Status.GONE
+        view.set_voted(worker, 0)
+        processor.allowances.end(worker.id)
+        processor.count_exchanged_again()
         worker.hold_reason = ""
         worker.overlapping = False
         view.num_active -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
@@ -136,6 +137,10 @@ class ClusterView:
     rng: np.random.Generator = field(default_factory=lambda: np.random.Generator(np.random.PCG64(0)))
     #: how many active workers stand at each clock; keeps `min_clock` without scanning
     clock_counts: dict[int, int] = field(default_factory=dict)
+    voted_samples: int = 0  #: samples of all open votes
+    pending_samples: int = 0  #: samples of all pending pushes
+    members: list[int] = field(default_factory=list)  #: ids of the active workers, in order
+    membership: int = 0  #: number of joins and departures so far, for parts that keep numbers of all members
 
     @property
     def graph(self) -> WorkerGraph:
@@ -165,7 +170,9 @@ class ClusterView:
     @property
     def active(self) -> list[int]:
         """Ids of the workers that have not left, in order."""
-        return sorted(w.id for w in self.workers.values() if w.status != Status.GONE)
+        if self.members and len(self.members) == self.num_active:
+            return [*self.members]
+        return sorted(w.id for w in self.workers.values() if w.status != Status.GONE)  # made by hand
 
     @property
     def waiting(self) -> list[int]:
@@ -212,13 +219,22 @@ class ClusterView:
             del counts[old]
             self._raise_min_clock()
 
+    def set_voted(self, worker: WorkerView, samples: int) -> None:
+        """Set the samples of a worker's open vote (called by the engine)."""
+        self.voted_samples += samples - worker.voted_samples
+        worker.voted_samples = samples
+
     def enter_clock(self, worker: WorkerView) -> None:
-        """Add the clock of a joining worker (called by the engine)."""
+        """Add a joining worker and its clock (called by the engine)."""
+        insort(self.members, worker.id)
+        self.membership += 1
         worker.clock = self.min_clock
         self.clock_counts[worker.clock] = self.clock_counts.get(worker.clock, 0) + 1
 
     def leave_clock(self, worker: WorkerView) -> None:
-        """Remove the clock of a leaving worker (called by the engine)."""
+        """Remove a leaving worker and its clock (called by the engine)."""
+        self.members.remove(worker.id)
+        self.membership += 1
         self._forget_clock(worker.clock)
         self._raise_min_clock()
 
@@ -255,7 +271,10 @@ class ClusterView:
         self.fragment_updates = [*state.get("fragment_updates", ())]
         workers, pending = state["workers"], state["pending"]
         self.workers = {w["id"]: WorkerView(**w | {"status": Status(w["status"])}) for w in workers}
+        self.voted_samples = sum(worker.voted_samples for worker in self.workers.values())
+        self.members = sorted(w.id for w in self.workers.values() if w.status is not Status.GONE)
         self.pending = {p["id"]: Push(**p) for p in pending}
+        self.pending_samples = sum(push.samples for push in self.pending.values())
         self.clock_counts = dict(state["clock_counts"])
         self.ranges = [[(start, stop) for start, stop in own] for own in state["ranges"]]
         self.rng.bit_generator.state = state["rng"]

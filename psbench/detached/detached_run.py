@@ -155,7 +155,7 @@ class DetachedRun:
         """Return the run from the cluster's memory."""
         from psbench.results.run import Run  # it loads torch, which who controls a run need not wait for
 
-        kept: Kept = self._link.result()
+        kept: Kept = self._link.result(self.log)
         rows = np.frombuffer(kept.rows, dtype=ROW)
         if self.log.rows().tobytes() != kept.rows[: len(self.log) * ROW.itemsize]:
             self.log.truncate(0, 1)

@@ -6,12 +6,13 @@ import pickle
 from pathlib import Path
 
 from psbench.backends.dask import Director, Kept, Listed, packed_log
-from psbench.errors import BackendError, NotSaved, ServerLost
+from psbench.errors import BackendError, NotSaved, ServerLost, SpecError
 from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, new_run_id
 from psbench.results.run import Run
 from psbench.runs.execution import run
 from psbench.runs.folder import await_folder, ended_run, has_checkpoint
+from psbench.system.claims import take_over
 from psbench.training.build import Workload
 
 
@@ -30,8 +31,8 @@ def direct_run(director: Director, packed: bytes, folder: str, *, overwrite: boo
     # from the client that submitted this task, which Dask unpickles from it as well; never from a file
     experiment: Experiment = pickle.loads(packed)
     path = Path(folder) if folder else None
-    if path is not None:  # one whose Dask worker is being retired writes a last checkpoint
-        await_folder(path, experiment.connection.restart_within_s)
+    if path is not None:
+        _await_predecessor(director, path, experiment.connection.restart_within_s)
     before = director.begin()
     if path is not None and (before.has_rows or resume):
         ended = Run.load(path) if before.status else ended_run(path, experiment)
@@ -52,7 +53,7 @@ def direct_run(director: Director, packed: bytes, folder: str, *, overwrite: boo
             workload=workload,
             start=start,
             client=director.client,
-            fence=director.check,
+            writer=director,
         )
     except NotSaved as error:  # it is fetched from the cluster
         done = error.run
@@ -62,6 +63,23 @@ def direct_run(director: Director, packed: bytes, folder: str, *, overwrite: boo
         director.check()
         done.save(path)
     return _kept(done)
+
+
+def _await_predecessor(director: Director, path: Path, within_s: float) -> None:
+    """Wait until no process writes to the folder; take it over from a director that is frozen or cut off.
+
+    One whose Dask worker is being retired writes a last checkpoint meanwhile.
+
+    Raises
+    ------
+    SpecError
+        If another run is being written to the folder.
+    """
+    try:
+        await_folder(path, within_s)
+    except SpecError:
+        if not take_over(path, director.owner):
+            raise
 
 
 def _start_of(before: Listed, path: Path | None, resume: bool) -> Path | None:

@@ -14,6 +14,8 @@ from psbench.metrics.curves import evaluations as evaluations
 from psbench.metrics.curves import throughput as throughput
 from psbench.metrics.curves import time_to_target as time_to_target
 from psbench.metrics.curves import training_loss as training_loss
+from psbench.metrics.energy import energy as energy
+from psbench.metrics.energy import energy_totals as energy_totals
 from psbench.metrics.gossip import gradient_spread as gradient_spread
 from psbench.metrics.gossip import lags as lags
 from psbench.metrics.independence import independence as independence

@@ -13,6 +13,7 @@ from psbench.metrics.chunks import chunks_sent
 from psbench.metrics.clocks import clock_lead
 from psbench.metrics.contributions import starved_workers, totals
 from psbench.metrics.curves import evaluations, time_to_target, training_loss
+from psbench.metrics.energy import energy_totals
 from psbench.metrics.independence import mean_independence
 from psbench.metrics.lost_updates import lost_updates
 from psbench.metrics.pushes import share_of_applied, staleness
@@ -39,8 +40,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
         What the log does not say. Needed: `dataset_size`. Used if there: `name`, `strategy`, `seed`,
         `backend`, `num_workers`, `status`, `reason`, `compositions` (their names, for the switches),
         `lost_workers`, `lr_convention`, `params_digest`, `versions`, `time_s`, `wall_s`, `target_accuracy`,
-        `servers`, `entry_bytes`, `sample_bytes`, `usage`, `unanswered`, `global_batch`; for the
-        warnings, `rules`, `planned_epochs` and `whole_rate` (`metrics.warnings`).
+        `servers`, `entry_bytes`, `sample_bytes`, `usage`, `unanswered`, `global_batch`, `costs`,
+        `server_usage`; for the warnings, `rules`, `planned_epochs` and `whole_rate` (`metrics.warnings`).
     target : float or Target, optional
         Validation accuracy, 0 to 1, or a bound of another metric, for `time_to_target_s`; if not given the
         run's own, `meta["target"]` or `meta["target_accuracy"]`. `target` is there only if it is no accuracy.
@@ -74,6 +75,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
         if parameters moved between servers (`metrics.reassignments`).
         `bytes` and `messages` have `data` only where workers are sent chunks of data (simulated; on dask
         every worker has all data from the start): the chunks begun, see `metrics.chunks_sent`.
+        `energy` is there only if the cluster has `costs`: the sums of `metrics.energy` over all machines,
+        with joules if it has watts, and with costs if it has prices.
         `usage` is there where the backend tells it: by worker its `steps`, the mean `read_ms` and
         `compute_ms` of a step, and `cpu`, the share of a core that its process took (live only; above 1 with
         threads).
@@ -138,6 +141,8 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
     summary |= {"servers": servers} if servers else {}
     moved = reassignments(log, meta.get("entry_bytes", 4))
     summary |= {"reassignments": moved} if moved else {}
+    spent = energy_totals(log, meta)
+    summary |= {"energy": spent} if spent else {}
     used = usage(meta)
     summary |= {"usage": used} if used else {}
     found = [*never_switched(log, meta), *whole_rates(log, meta), *resumed_midway(log)]

@@ -10,6 +10,7 @@ import pandas as pd
 from psbench.core.target import Target
 from psbench.metrics import clock_of, interval, standard_deviation, time_to_target
 from psbench.metrics.contributions import unused_share
+from psbench.percents import UNIT
 from psbench.results.groups import differences
 from psbench.results.run import Run
 from psbench.results.text import two_digits
@@ -21,9 +22,9 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "time_s": ("time (s)", ".4g", 1, ""),
     "virtual_time_s": ("virtual time (s)", ".4g", 1, ""),
     "wall_time_s": ("wall time (s)", ".4g", 1, ""),
-    "speed_up": ("speed-up", ".2f", 1, " ×"),
-    "val_accuracy": ("val. accuracy", ".1f", 100, " %"),
-    "train_accuracy": ("train. accuracy", ".1f", 100, " %"),
+    "speed_up": ("speed-up", ".2f", 1, "\u00a0×"),
+    "val_accuracy": ("val. accuracy", ".1f", 100, UNIT),
+    "train_accuracy": ("train. accuracy", ".1f", 100, UNIT),
     "val_loss": ("val. loss", ".4g", 1, ""),
     "time_to_target_s": ("time to target (s)", ".3g", 1, ""),
     "virtual_time_to_target_s": ("virtual time to target (s)", ".3g", 1, ""),
@@ -33,10 +34,13 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "staleness_mean": ("staleness mean", ".2f", 1, ""),
     "staleness_max": ("staleness max", ".0f", 1, ""),
     "clock_lead_max": ("clock lead max", ".0f", 1, ""),
-    "idle_fraction": ("idle", ".1f", 100, " %"),
-    "unused": ("unused", ".1f", 100, " %"),
-    "class_distance": ("class distance", ".1f", 100, " %"),
+    "idle_fraction": ("idle", ".1f", 100, UNIT),
+    "unused": ("unused", ".1f", 100, UNIT),
+    "class_distance": ("class distance", ".1f", 100, UNIT),
     "bytes": ("MB sent", ".4g", 1, ""),
+    "joules": ("energy (J)", ".4g", 1, ""),
+    "cost": ("cost", ".4g", 1, ""),
+    "spot_cost": ("spot cost", ".4g", 1, ""),
     "switch_epoch": ("switch at epoch", ".1f", 1, ""),
 }
 #: columns that a report folds away, so that the others fit on a screen and a page
@@ -45,7 +49,7 @@ FOLDED = frozenset({"train_accuracy", "val_loss", "updates", "staleness_max", "c
 _SHOWN_FROM = {"unused": 1e-9, "class_distance": 0.01}
 #: the same, with what sweeps show beside them
 SHOWN = COLUMNS | {
-    "best_val_accuracy": ("best accuracy", ".1f", 100, " %"),
+    "best_val_accuracy": ("best accuracy", ".1f", 100, UNIT),
     "train_loss": ("train. loss", ".4g", 1, ""),
     "megabytes": ("MB sent", ".4g", 1, ""),
     "wall_s": ("took (s)", ".2g", 1, ""),
@@ -129,6 +133,7 @@ def numbers_of_run(run: Run, summary: Mapping[str, Any], target: Target | None) 
         "unused": unused_share(summary["contributions"]),
         "class_distance": summary["contributions"]["class_distance"],
         "bytes": sum(summary["bytes"].values()) / 1e6,
+        **summary.get("energy", {}),
         "switch_epoch": switches[0]["epoch"] if switches else None,
     }
 
@@ -153,7 +158,8 @@ def _split(frame: pd.DataFrame, clocks: Sequence[str]) -> pd.DataFrame:
 def text_cells(frame: pd.DataFrame, differing: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows as text, without columns that are empty everywhere."""
     records = frame.to_dict("records")
-    names = [name for name in COLUMNS if any(as_text(record, name) != _NONE for record in records)]
+    known = [name for name in COLUMNS if name in frame]
+    names = [name for name in known if any(as_text(record, name) != _NONE for record in records)]
     names = [name for name in names if name != "speed_up" or len(frame) > 1]
     names = [name for name in names if name not in _SHOWN_FROM or frame[name].max() >= _SHOWN_FROM[name]]
     if frame["val_accuracy"].notna().all():  # the loss is for what has no accuracy

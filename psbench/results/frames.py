@@ -65,6 +65,7 @@ TABLES: dict[str, Callable[[RunRecord], pd.DataFrame]] = {
     "training": lambda run: metrics.training_loss(run.log, run.meta["dataset_size"]),
     "events": lambda run: events_of(run.log),
     "contributions": lambda run: metrics.contributions(run.log),
+    "energy": lambda run: metrics.energy(run.log, run.meta),
     "utilisation": lambda run: metrics.utilisation(run.log, run.meta),
     "trained": lambda run: metrics.trained_groups(run.log, run.meta),
     "neighbourhoods": lambda run: metrics.trained_groups(run.log, run.meta, by="neighbourhood"),

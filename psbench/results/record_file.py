@@ -75,6 +75,29 @@ class _ServerUsage(_Declared):
     samples: _Samples = []
 
 
+class _Service(_Declared):
+    """Service times of servers."""
+
+    message_s: NonNegativeFloat
+    byte_s: NonNegativeFloat
+    decision_s: NonNegativeFloat
+
+
+class _Costs(_Declared):
+    """Watts and prices of machines."""
+
+    idle_watts: list[NonNegativeFloat]
+    busy_watts: list[NonNegativeFloat]
+    price_per_hour: list[NonNegativeFloat]
+    spot_price_per_hour: list[NonNegativeFloat] | None = None
+    server_idle_watts: NonNegativeFloat
+    server_busy_watts: NonNegativeFloat
+    server_price_per_hour: NonNegativeFloat
+    joules_per_byte: NonNegativeFloat
+    servers: Annotated[int, Field(ge=0, le=2**16)]
+    service: _Service | None = None
+
+
 class _Neighbourhoods(_Declared):
     """Samples of each neighbourhood, in each shard and in the whole training set."""
 
@@ -147,6 +170,8 @@ class Facts(_Declared):
     speeds: list[NonNegativeFloat] = []
     checkpoints: list[str] = []
     lost_workers: list[Count] = []
+    costs: _Costs | None = None
+    measured_joules: dict[Line, NonNegativeFloat] = {}
     usage: list[_Usage] = []
     server_usage: list[_ServerUsage] = []
     lost_updates: _LostUpdates | None = None
@@ -164,6 +189,9 @@ class Facts(_Declared):
         if self.shapes and [math.prod(shape) for shape in self.shapes] != [size for _, size in self.layout]:
             raise ValueError("shapes: do not match the layout")
         per_worker = {"capacity": self.capacity, "label_counts": self.label_counts, "speeds": self.speeds}
+        if costs := self.costs:
+            names = ("idle_watts", "busy_watts", "price_per_hour", "spot_price_per_hour")
+            per_worker |= {f"costs.{name}": getattr(costs, name) for name in names}
         for name, values in per_worker.items():
             if values and len(values) != self.num_workers:
                 raise ValueError(f"{name}: has {len(values)} values for {self.num_workers} workers")

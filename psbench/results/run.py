@@ -75,13 +75,15 @@ class Run:
 
         Parameters
         ----------
-        table : "curves", "training", "events", "contributions", "trained", "neighbourhoods" or "utilisation"
+        table : str
+            "curves", "training", "events", "contributions", "trained", "neighbourhoods", "utilisation" or
+            "energy".
             The evaluations (`metrics.evaluations`: a row each, with `epoch`, `time_s`, `updates`, `bytes` and
             the values); the smoothed loss of the training steps (`metrics.training_loss`); every row of the
             event log, with the names of its kinds (`core.log.Kind`) and its texts; what became of each
             worker's gradients (`metrics.contributions`); which classes, and which of the selection's
             neighbourhoods, the model was trained on (`metrics.trained_groups`); what workers, servers and
-            links did over time (`metrics.utilisation`).
+            links did over time (`metrics.utilisation`); energy and cost by machine (`metrics.energy`).
         """
         from psbench.results.frames import frame_of
 
@@ -98,6 +100,12 @@ class Run:
         from psbench.results.export import write_tensorboard
 
         return write_tensorboard(self, folder, self.experiment.to_yaml())
+
+    def perfetto(self, path: str | Path) -> Path:
+        """Write the run as a trace for Perfetto or Chrome; see `results.chrome_trace.write_chrome_trace`."""
+        from psbench.results.chrome_trace import write_chrome_trace
+
+        return write_chrome_trace(self, path)
 
     def chart(
         self, *names: str, x: str = "time_s", width: Width | None = None, style: Style = "screen"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from psbench.runs.folder import RunFolder
 from psbench.runs.forked import BeginningCheck, ForkedExperiment
 from psbench.runs.meta import meta_of
 from psbench.runs.start import Start
+from psbench.system.claims import Writer
 from psbench.training.build import Workload
 
 
@@ -38,7 +39,7 @@ def run(
     workload: Workload | None = None,
     start: str | Path | None = None,
     client: Any = None,
-    fence: Callable[[], None] = lambda: None,
+    writer: Writer | None = None,
 ) -> Run:
     """Run an experiment on its backend.
 
@@ -64,9 +65,8 @@ def run(
         A checkpoint to go on from, or the folder of a run, whose last one is meant; see `resume`.
     client : dask.distributed.Client or None
         Of the cluster that the dask backend is to use; it stays open.
-    fence : callable
-        Called before each file of the folder is written; raises if this process may not write any more, as
-        another one goes on with the run.
+    writer : Writer or None
+        Who writes to the folder, if another process may go on with the run.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def run(
     path = None if folder is None else Path(folder)
     begin = None if start is None else Start.read(start, experiment, path)
     run_id = new_run_id() if begin is None else begin.run_id
-    with RunFolder.claim(path, run_id, begin, overwrite=overwrite, fence=fence) as target:
+    with RunFolder.claim(path, run_id, begin, overwrite=overwrite, writer=writer or Writer()) as target:
         if workload is None:
             # the specification of a run that goes on is the checkpoint's
             with nullcontext() if begin is None else naming(str(begin.path)):

@@ -17,7 +17,7 @@ from psbench.experiment import Experiment
 from psbench.results.identity import check_folder, remove_files_of_others
 from psbench.results.run import Run
 from psbench.runs.start import Start
-from psbench.system.files import claimed
+from psbench.system.claims import Writer, claimed
 
 #: seconds between two looks at a folder that another process writes to
 _LOOK_S = 0.2
@@ -50,7 +50,7 @@ class RunFolder:
         start: Start | None,
         *,
         overwrite: bool,
-        fence: Callable[[], None],
+        writer: Writer,
     ) -> Iterator[RunFolder | None]:
         """Keep other runs out of the folder for as long as this one needs it.
 
@@ -62,7 +62,12 @@ class RunFolder:
         if path is None:
             yield None
             return
-        with claimed(path):
+        with claimed(path, writer.owner) as check_claim:
+
+            def fence() -> None:
+                check_claim()
+                writer.check()
+
             Run.prepare_to_save()
             own = () if start is None else start.redone
             check_folder(path, run_id, overwrite=overwrite, own=own)

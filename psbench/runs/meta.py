@@ -12,6 +12,9 @@ import numpy as np
 from torch import Tensor
 
 from psbench.backends.outcome import Outcome
+from psbench.core.collective import Collective, servers_that_add
+from psbench.core.parts import Placement
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import AnyStrategy
 from psbench.experiment import Experiment
@@ -31,6 +34,7 @@ def meta_of(experiment: Experiment, workload: Workload, outcome: Outcome, wall_s
         "reason": outcome.reason,
         "target_accuracy": experiment.stop.target_accuracy,
         **_declared(experiment),
+        **_costs(experiment),
         "params_digest": params_digest(outcome.parameters, outcome.buffers),
         "lr_convention": lr_convention(experiment.strategy, rate, workers),
         "versions": versions(),
@@ -69,6 +73,25 @@ def _declared(experiment: Experiment) -> dict[str, Any]:
     if metrics:
         found["metrics"] = {each.column(name): each.lower_is_better for name, each in metrics.items()}
     return found
+
+
+def _costs(experiment: Experiment) -> dict[str, Any]:
+    """Return the watts and prices of the cluster, if it has some, with the machines that a run takes."""
+    cluster = experiment.cluster
+    if cluster.costs is None:
+        return {}
+    found = cluster.costs.facts(cluster.num_workers)
+    found["servers"] = max(_num_servers(each.placement) for each in experiment.strategy.compositions)
+    if experiment.backend == "simulated" and cluster.service.takes_time:
+        found["service"] = cluster.service.model_dump()
+    return {"costs": found}
+
+
+def _num_servers(placement: Placement) -> int:
+    """Return the number of machines that hold parameters or add up, beside the workers."""
+    if isinstance(placement, PeerToPeer):
+        return 0
+    return servers_that_add(placement) if isinstance(placement, Collective) else placement.num_servers
 
 
 def versions() -> dict[str, str]:

@@ -45,6 +45,8 @@ from psbench.strategies.catalogue.low_communication import fedavgm as fedavgm
 from psbench.strategies.catalogue.low_communication import fedbuff as fedbuff
 from psbench.strategies.catalogue.low_communication import halos as halos
 from psbench.strategies.catalogue.low_communication import lookahead as lookahead
+from psbench.strategies.catalogue.low_communication import loscar as loscar
+from psbench.strategies.catalogue.low_communication import mla as mla
 from psbench.strategies.catalogue.low_communication import slowmo as slowmo
 from psbench.strategies.catalogue.low_communication import sparse_loco as sparse_loco
 from psbench.strategies.catalogue.low_communication import streaming_diloco as streaming_diloco

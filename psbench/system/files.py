@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -12,9 +11,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from psbench.errors import SpecError
-
-#: name of the file that a run locks in its folder
-CLAIM = ".psbench-claim"
 
 
 def why_missing(path: Path) -> str:
@@ -81,56 +77,6 @@ def _force_names(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-@contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Lock a folder against other runs until the block ends, across processes, even if this one is killed.
-
-    The folder is made if it is not there; a folder in which nothing was put is removed.
-
-    Raises
-    ------
-    SpecError
-        If another has claimed it, or it cannot be written.
-    """
-    made = not folder.exists()
-    claim = folder / CLAIM
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = _locked(claim)
-    except OSError as error:
-        raise SpecError(f"{folder}: cannot be written: {error.strerror}; choose another folder") from None
-    if descriptor is None:
-        raise SpecError(f"{folder}: another run is being written to it now; choose another folder")
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            claim.unlink()
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # processes that were forked meanwhile have the file open, too
-        os.close(descriptor)
-        if made:
-            with suppress(OSError):
-                folder.rmdir()
-
-
-def _locked(claim: Path) -> int | None:
-    """Return the descriptor of the claim's file, locked; None if another has locked it."""
-    while True:
-        descriptor = os.open(claim, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except OSError:
-            os.close(descriptor)
-            raise
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(claim)):
-                return descriptor
-        os.close(descriptor)  # whoever had it has removed it meanwhile
 
 
 def check_new_file(path: Path) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from psbench.twin.prediction_page import check_format
     from psbench.twin.probe import calibrate
     from psbench.twin.recording import Recorded, Sizes, record
-    from psbench.twin.trace_files import cluster_of, read_meetings
+    from psbench.twin.trace_files import cluster_of, read_meetings, read_trace
     from psbench.twin.validation import validate
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "measures_of",
     "predict",
     "read_meetings",
+    "read_trace",
     "record",
     "validate",
     "write_report",
@@ -42,7 +43,7 @@ __getattr__ = lazy_names(
         **{"Calibration": "calibration", "calibrate": "probe", "measures_of": "measures"},
         **{"predict": "forecast", "check_format": "prediction_page", "write_report": "pictures"},
         **dict.fromkeys(("Recorded", "Sizes", "record"), "recording"),
-        **dict.fromkeys(("cluster_of", "read_meetings"), "trace_files"),
+        **dict.fromkeys(("cluster_of", "read_meetings", "read_trace"), "trace_files"),
         **{"blame": "attribution", "validate": "validation"},
     },
 )

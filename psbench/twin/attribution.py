@@ -17,6 +17,10 @@ from psbench.seeds import Streams
 _DRAWS, _ALPHA, _LEAST = 400, 0.01, 0.005
 #: of the longest step, below which a difference is that of floating-point sums
 _ROUNDING = 1e-9
+#: largest correlation of a step with the one before it
+_LONGEST = 0.995
+#: share of the time from which messages are named as its cause
+_MOSTLY = 0.5
 #: steps that a trace needs for a test
 _FEWEST = 8
 
@@ -30,11 +34,14 @@ class Meetings:
     workers : list of str
     begin, end : float64 arrays, (workers, steps), seconds
         When a worker began a step, and when it was ready to meet the others.
+    messages : float64 array, (workers, steps), seconds, or None
+        The part of a step in which its messages travelled; None where a trace does not tell.
     """
 
     workers: list[str]
     begin: Doubles
     end: Doubles
+    messages: Doubles | None = None
 
     def __post_init__(self) -> None:
         if len(self.workers) < 2:
@@ -82,16 +89,20 @@ class Blame:
     waits_s : float64 array, (workers, workers), seconds
         For how long the first waited for the second.
     culprits : list of Culprit, the worst first
+    links : str
+        That messages take most of the time, and whose; empty if they do not.
     """
 
     workers: list[str]
     waits_s: Doubles
     culprits: list[Culprit]
+    links: str = ""
 
     def plain(self) -> dict[str, Any]:
         """Return the attribution as plain data."""
         culprits = [each._asdict() for each in self.culprits]
-        return {"workers": self.workers, "waits_s": self.waits_s.tolist(), "culprits": culprits}
+        found = {"workers": self.workers, "waits_s": self.waits_s.tolist(), "culprits": culprits}
+        return found | {"links": self.links}
 
     def __str__(self) -> str:
         """Return the attribution as text."""
@@ -101,6 +112,7 @@ class Blame:
             f"the last in {percent(each.last)} of the steps (p = {each.p_value:.2g}); {each.why}"
             for each in self.culprits
         ] or ["no worker makes the others wait significantly"]
+        lines += [self.links] if self.links else []
         for i, worker in enumerate(self.workers):
             waited = self.waits_s[i].sum()
             whom = int(self.waits_s[i].argmax())
@@ -130,7 +142,7 @@ def blame(meetings: Meetings) -> Blame:
         worker, culprit = found
         culprits.append(culprit)
         left.remove(worker)
-    return Blame(meetings.workers, waits, culprits)
+    return Blame(meetings.workers, waits, culprits, _links(meetings))
 
 
 def _worst(meetings: Meetings, left: list[int]) -> tuple[int, Culprit] | None:
@@ -153,7 +165,8 @@ def _worst(meetings: Meetings, left: list[int]) -> tuple[int, Culprit] | None:
     if p_value > _ALPHA:
         return None
     name, own = meetings.workers[left[worst]], (last == worst)
-    why = _why(begin, end, worst, own)
+    messages = None if meetings.messages is None else meetings.messages[left]
+    why = _why(begin, end, messages, worst, own)
     return left[worst], Culprit(
         name, float(lost[worst]), float(lost[worst]) / whole, float(own.mean()), p_value, why
     )
@@ -166,17 +179,43 @@ def _stretch(took: Doubles) -> int:
     around[np.abs(around) < _ROUNDING * np.abs(took).max()] = 0.0
     size = float((around**2).sum())
     rho = float((around[:, 1:] * around[:, :-1]).sum()) / size if size else 0.0
-    rho = min(0.8, max(0.0, rho))
+    # about a level that is estimated from the same steps, rho is found too small by this much
+    rho += (1 + 3 * rho) / took.shape[1]
+    rho = min(_LONGEST, max(0.0, rho))
     return max(1, math.ceil((1 + rho) / (1 - rho)) - 1)
 
 
-def _why(begin: Doubles, end: Doubles, worker: int, own: Booleans) -> str:
-    """Return the reason of a straggler: longer steps, later starts, or both at different times."""
+def _why(begin: Doubles, end: Doubles, messages: Doubles | None, worker: int, own: Booleans) -> str:
+    """Return the reason of a straggler: its link, longer steps, later starts, or both at different times."""
     others = np.arange(len(end)) != worker
     took = (end - begin)[:, own]
     longer = np.median(took[worker]) / max(1e-12, float(np.median(took[others])))
+    more = float(np.median(took[worker]) - np.median(took[others]))
     later = float(np.median(begin[worker, own] - np.median(begin[others][:, own], axis=0)))
-    if later > np.median(took[worker]) - np.median(took[others]) and later > 0:
+    if later > more and later > 0:
         return f"it begins {later:.3g} s later than the others"
+    if messages is not None:
+        mine, theirs = (float(np.median(messages[which][..., own])) for which in (worker, others))
+        if mine - theirs > more / 2:
+            share = percent(mine / float(np.median(took[worker])))
+            return (
+                f"its link: messages take {mine:.3g} s ({share}) of its step, {theirs:.3g} s of the others'"
+            )
     rest = " of those" if own.mean() < 0.9 else ""
     return f"its steps take {longer:.3g} times the others'" + (f" in {int(own.sum())}{rest}" if rest else "")
+
+
+def _links(meetings: Meetings) -> str:
+    """Return that messages take most of the time of all workers, if they do."""
+    begin, end = meetings.begin, meetings.end
+    # what lies between two steps belongs to no worker: the collective operation itself
+    between = float(np.maximum(0.0, begin[:, 1:].min(axis=0) - end[:, :-1].max(axis=0)).sum())
+    share = between / max(1e-12, float(end.max() - begin.min()))
+    if share >= _MOSTLY:
+        return f"collective operations take {percent(share)} of the time: the link that all share"
+    if meetings.messages is None:
+        return ""
+    shares = meetings.messages.sum(axis=1) / np.maximum(1e-12, (end - begin).sum(axis=1))
+    if shares.min() < _MOSTLY:
+        return ""
+    return f"messages take {percent(float(shares.mean()))} of the workers' steps: the links, not the workers"

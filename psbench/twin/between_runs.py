@@ -4,51 +4,135 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from psbench.arrays import Doubles
 from psbench.experiment import Experiment
+from psbench.percents import percent
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
-from psbench.twin.exchanges import last_version
+from psbench.twin.exchanges import last_version, relative_error
+from psbench.twin.fit import Fitted, latency_of
 from psbench.twin.replayed import without_gradients
 
 ClusterOf = Callable[[Experiment, int], Mapping[str, Any]]
 #: twins of each probe, and by what their seeds begin
-_TWINS, _SEED = 6, 9000
+_TWINS, _FEW_TWINS, _SEED = 6, 2, 9000
 #: quantile of a two-sided 90 % interval
 _END = 0.95
+#: error of a probe's twins up to which a profile is used; ratio of latencies from which links are unequal
+_REPRODUCED, _UNEQUAL = 0.25, 3.0
 
 
-def between_runs(runs: Sequence[Run], cluster_of: ClusterOf) -> tuple[float, int]:
+class BesideTwins(NamedTuple):
+    """The runs of one probe beside its twins on the fitted cluster.
+
+    Attributes
+    ----------
+    runs : sequence of Run
+    apart : float64 array
+        Of each run: the logarithm of its seconds less the mean logarithm of the twins'.
+    variance : float
+        Of the logarithms of the twins' seconds.
+    twin : Run
+        The first twin.
+    """
+
+    runs: Sequence[Run]
+    apart: Doubles
+    variance: float
+    twin: Run
+
+    @property
+    def error(self) -> float:
+        """Seconds of the twins over those of the runs, less 1."""
+        return math.exp(-float(self.apart.mean())) - 1.0
+
+    @property
+    def is_reproduced(self) -> bool:
+        """Whether the twins take as long as the runs: within 25 %, and what repeats differ by."""
+        count = len(self.apart)
+        luck = float(self.apart.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+        return abs(float(self.apart.mean())) <= math.log1p(_REPRODUCED) + luck
+
+
+def beside_twins(runs: Sequence[Run], cluster_of: ClusterOf) -> list[BesideTwins]:
+    """Return the runs of each probe beside its twins; `cluster_of` gives a drawn cluster for a seed."""
+    kinds = _kinds(runs)
+    # without repeats nothing is estimated, and the level of a few twins tells whether the fit is right
+    twins = _TWINS if len(kinds) < len(runs) else _FEW_TWINS
+    return [_beside_twins(same, cluster_of, twins) for same in kinds]
+
+
+def between_runs(probes: Sequence[BesideTwins]) -> tuple[float, int]:
     """Return the standard deviation of the logarithm of a run's seconds that its twin does not explain.
 
     Each probe is compared with its twins: what is left over has the fit's lack, and what differs from one
     run to another (who else used the machine, where processes were put). The level of each kind of probe was
     fitted to, so that of n runs of k kinds n - k are free. Of few the deviation is hardly known: it is made
-    larger by Student's factor, before what the twins have of their own is taken off. `cluster_of` returns
-    what was fitted for an experiment, drawn for a seed.
+    larger by Student's factor, before what the twins have of their own is taken off.
 
     Returns
     -------
     (float, int)
         The deviation, and how many runs were free; 0 of both if each probe was run once.
     """
-    kinds = _kinds(runs)
-    free = len(runs) - len(kinds)
+    count = sum(len(each.runs) for each in probes)
+    free = count - len(probes)
     if not free:
         return 0.0, 0
-    squares, luck = 0.0, 0.0
-    for same in kinds:
-        apart, variance = _beside_twins(same, cluster_of)
-        squares += float((apart**2).sum())
-        luck += len(same) * variance
+    squares = sum(float((each.apart**2).sum()) for each in probes)
+    luck = sum(len(each.runs) * each.variance for each in probes)
     student = float(stats.t.ppf(_END, free) / stats.norm.ppf(_END))
-    beyond = student**2 * squares / free - luck / len(runs)
+    beyond = student**2 * squares / free - luck / count
     return math.sqrt(max(0.0, beyond)), free
+
+
+def not_reproduced(probes: Sequence[BesideTwins], fitted: Mapping[str, Fitted]) -> str:
+    """Return which probe the fitted cluster reproduces worst, with the likely reason; empty if it does.
+
+    Parameters
+    ----------
+    probes : sequence of BesideTwins
+    fitted : mapping of name to Fitted
+        Latencies by their names (`latency_of`), which tell unequal links.
+    """
+    failed = [each for each in probes if not each.is_reproduced]
+    if not failed:
+        return ""
+    worst = max(failed, key=lambda each: abs(float(each.apart.mean())))
+    experiment = worst.runs[0].experiment
+    what = f"{experiment.title} with batches of {experiment.batch_size} samples"
+    return (
+        f"the profile does not reproduce its own probes: {what} takes {percent(worst.error, 0, '+')} on the "
+        f"fitted cluster; likely reason: {_reason(worst, fitted)}"
+    )
+
+
+def _reason(worst: BesideTwins, fitted: Mapping[str, Fitted]) -> str:
+    """Return the likely reason why a probe is not reproduced."""
+    spread = math.exp(float(np.ptp(worst.apart))) - 1.0
+    if spread > abs(worst.error):
+        return f"other work on the machines, as its repeats differ by {percent(spread)}"
+    workers = worst.runs[0].experiment.num_workers
+    ends = [fitted.get(latency_of(end, workers)) for end in range(2 * workers)]
+    known = {end % workers: each.value for end, each in enumerate(ends) if each is not None}
+    if known and max(known.values()) > _UNEQUAL * min(known.values()):
+        slow, quick = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
+        times = max(known.values()) / min(known.values())
+        return (
+            f"unequal links: messages of worker {slow} take {times:.2g} times those of worker {quick}, "
+            "but one rate is fitted to all links"
+        )
+    live = [run.log for run in worst.runs]
+    parts = [relative_error(part, live, [worst.twin.log]) for part in ("steps", "messages")]
+    if any(each is None for each in parts):
+        return "unknown; workers compute while they send, so steps and messages cannot be compared"
+    steps, messages = (percent(each or 0.0, 0, "+") for each in parts)
+    return f"the fitted steps are {steps} and the fitted messages {messages} off the measured ones"
 
 
 def between_sizes(runs: Sequence[Run], workers: int, cluster_of: ClusterOf) -> float:
@@ -60,9 +144,9 @@ def between_sizes(runs: Sequence[Run], workers: int, cluster_of: ClusterOf) -> f
     """
     squares = list[float]()
     for same in _kinds(runs):
-        apart, variance = _beside_twins(same, cluster_of)
+        each = _beside_twins(same, cluster_of, _TWINS)
         doublings = math.log2(same[0].experiment.num_workers / workers)
-        squares.append((float(apart.mean()) ** 2 - variance / len(same)) / doublings**2)
+        squares.append((float(each.apart.mean()) ** 2 - each.variance / len(same)) / doublings**2)
     return math.sqrt(max(0.0, sum(squares) / len(squares))) if squares else 0.0
 
 
@@ -76,15 +160,14 @@ def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
     return list(kinds.values())
 
 
-def _beside_twins(same: Sequence[Run], cluster_of: ClusterOf) -> tuple[Doubles, float]:
-    """Return the deviation of each run's logarithm from the mean of its twins, and the twins' variance."""
+def _beside_twins(same: Sequence[Run], cluster_of: ClusterOf, count: int) -> BesideTwins:
     live = np.log([last_version(run.log)[1] for run in same])
     experiment = same[0].experiment
-    twin = np.log([_seconds(experiment, cluster_of(experiment, each), each) for each in range(_TWINS)])
-    return live - twin.mean(), float(twin.var(ddof=1))
+    twins = [_twin(experiment, cluster_of(experiment, each), each) for each in range(count)]
+    logs = np.log([last_version(twin.log)[1] for twin in twins])
+    return BesideTwins(same, live - logs.mean(), float(logs.var(ddof=1)), twins[0])
 
 
-def _seconds(experiment: Experiment, cluster: Mapping[str, Any], number: int) -> float:
+def _twin(experiment: Experiment, cluster: Mapping[str, Any], number: int) -> Run:
     changes = {"backend": "simulated", "scheduler": None, "seed": _SEED + number, "evaluate_every": 1e6}
-    twin = without_gradients(experiment.but(cluster=dict(cluster), **changes))
-    return last_version(run_experiment(twin).log)[1]
+    return run_experiment(without_gradients(experiment.but(cluster=dict(cluster), **changes)))

@@ -22,7 +22,7 @@ from psbench.results.run import Run
 from psbench.seeds import Streams
 from psbench.specfile import dump_yaml, read_yaml
 from psbench.system.files import write_text
-from psbench.twin.between_runs import between_runs, between_sizes
+from psbench.twin.between_runs import beside_twins, between_runs, between_sizes, not_reproduced
 from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_codec
 from psbench.twin.exchanges import exchanges_of
 from psbench.twin.fit import (
@@ -92,6 +92,7 @@ class _Profile(FileData):
     between_runs: NonNegativeFloat = 0.0
     between_sizes: NonNegativeFloat = 0.0
     codecs: dict[str, Coding] = {}
+    not_reproduced: str = ""
     cluster: _Cluster
     experiment: dict[str, Any]
 
@@ -129,6 +130,9 @@ class Calibration:
     between_runs, between_sizes : float
         By how much a run's seconds deviate from its twin's beyond the luck of seeds, and by how much with
         each doubling of the workers that were measured; see `between_runs.py`.
+    not_reproduced : str
+        Why predictions are refused: the probe that the fitted cluster reproduces worst, with the likely
+        reason; empty if it reproduces all.
     doublings : float
         How often the workers are doubled, or halved, from those that were measured; see `of_workers`.
     """
@@ -144,6 +148,7 @@ class Calibration:
     between_runs: float = 0.0
     between_sizes: float = 0.0
     codecs: Mapping[str, Coding] = field(default_factory=dict)
+    not_reproduced: str = ""
     doublings: float = 0.0
 
     @classmethod
@@ -168,10 +173,12 @@ class Calibration:
                     raise ParameterError(
                         f"calibrate: the runs differ in their {key}; give runs of one experiment"
                     )
+        costs = runs[0].experiment.cluster.costs
+        priced = {} if costs is None else {"costs": costs.facts(found.cluster["workers"])}
         limits = min(int(each.min()) for each in samples), max(int(each.max()) for each in samples)
         strategies = ", ".join(f"{run.experiment.title} ({len(run.log)} rows)" for run in runs)
         measured = cls(
-            cluster=found.cluster,
+            cluster={**found.cluster, **priced},
             workers=found.cluster["workers"],
             samples=limits,
             dataset_size=runs[0].meta["dataset_size"],
@@ -190,7 +197,8 @@ class Calibration:
             own = self.of_workers(each.num_workers).drawn(seed)
             return with_codec(own.cluster, self.codecs.get(codecs_of(each), NO_CODING))
 
-        deviation, free = between_runs(runs, cluster_of)
+        probes = beside_twins(runs, cluster_of)
+        deviation, free = between_runs(probes)
         by_size = between_sizes(others, self.workers, cluster_of)
         remarks, unknown = list(self.remarks), list(self.unknown)
         if free:
@@ -206,6 +214,7 @@ class Calibration:
             self,
             between_runs=_four(deviation),
             between_sizes=_four(by_size),
+            not_reproduced=not_reproduced(probes, self.fitted),
             remarks=tuple(remarks),
             unknown=tuple(unknown),
         )
@@ -232,6 +241,7 @@ class Calibration:
             "between_runs": self.between_runs,
             **({"between_sizes": self.between_sizes} if self.between_sizes else {}),
             **({"codecs": codecs} if codecs else {}),
+            **({"not_reproduced": self.not_reproduced} if self.not_reproduced else {}),
             "cluster": dict(self.cluster),
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
         }
@@ -273,6 +283,7 @@ class Calibration:
             codecs=found.codecs,
             between_runs=found.between_runs,
             between_sizes=found.between_sizes,
+            not_reproduced=found.not_reproduced,
         )
         with naming(str(path)):
             make_cluster(plain["cluster"])
@@ -292,6 +303,8 @@ class Calibration:
         settings = dict(settings or {})
         workers = settings.pop("cluster.workers", self.workers)
         for path in settings:
+            if path.startswith("cluster.costs"):  # no time depends on them
+                continue
             if path.partition(".")[0] in (*_FIXED, "cluster", "backend"):
                 raise ParameterError(f"predict: {path} was not measured; calibrate with it")
         if not isinstance(workers, int) or not 1 <= workers <= self.workers:
@@ -317,7 +330,9 @@ class Calibration:
         ParameterError
             If that was not measured.
         """
-        return with_codec(self.cluster, coding_for(experiment.strategy.compositions, self.codecs))
+        found = with_codec(self.cluster, coding_for(experiment.strategy.compositions, self.codecs))
+        costs = experiment.cluster.costs
+        return found if costs is None else {**found, "costs": costs.model_dump()}
 
     def drawn(self, seed: int) -> Calibration:
         """Return a copy with numbers drawn from their confidence intervals, for a seed.
@@ -392,6 +407,11 @@ class Calibration:
             links = {**links, "seconds": both}
         speed = [self.cluster["speed"][each] for each in places]
         cluster = {**self.cluster, "workers": workers, "speed": speed, "link_time": links}
+        if costs := self.cluster.get("costs"):
+            cluster["costs"] = {
+                name: [each[place] for place in places] if isinstance(each, list) else each
+                for name, each in costs.items()
+            }
         doublings = self.doublings + math.log2(workers / self.workers)
         return replace(self, cluster=cluster, workers=workers, doublings=doublings)
 

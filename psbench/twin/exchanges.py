@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from statistics import fmean
 
 import numpy as np
 
@@ -95,6 +96,23 @@ def exchanges_of(log: EventLog) -> Exchanges:
     up, down = np.maximum(up, SHORTEST_S), np.maximum(down, SHORTEST_S)
     times = {"released_s": released, "arrived_s": arrived, "compute_s": compute / steps}
     return Exchanges(**found, **times, up_s=up, down_s=down, collective_s=collective)
+
+
+def relative_error(part: str, live: Sequence[EventLog], twins: Sequence[EventLog]) -> float | None:
+    """Return the error of the twins' mean time of a part: twin over live, less 1.
+
+    `part` is "steps", or "messages": a push and its answer. None if workers compute while they send, so
+    that neither is known.
+    """
+    means = []
+    try:
+        for logs in (live, twins):
+            found = [exchanges_of(log).settled() for log in logs]
+            of = [each.compute_s if part == "steps" else each.up_s + each.down_s for each in found]
+            means.append(fmean(float(each.mean()) for each in of if len(each)))
+    except DataError:
+        return None
+    return means[1] / means[0] - 1.0
 
 
 def as_quick_both_ways(up_s: Doubles, down_s: Doubles) -> tuple[Doubles, Doubles]:

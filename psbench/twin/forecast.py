@@ -75,7 +75,8 @@ def predict(
     Raises
     ------
     ParameterError
-        With the reason, if something is outside of what was measured.
+        With the reason, if something is outside of what was measured, or the profile does not reproduce the
+        runs that it was fitted to.
     SpecError, DataError
         If a strategy cannot be, or the file is no profile. Nothing is run before all are checked.
 
@@ -86,6 +87,8 @@ def predict(
     found = profile if isinstance(profile, Calibration) else Calibration.read(profile)
     if seeds < 2:
         raise ParameterError(f"predict: a band needs at least two seeds, got {seeds}")
+    if found.not_reproduced:
+        raise ParameterError(f"predict: {found.not_reproduced}; calibrate again")
     if not strategies:
         raise ParameterError("predict: give at least one strategy")
     planned = list(_planned(found, strategies, over, settings, target))
@@ -137,4 +140,11 @@ def _predicted(
         epoch_s=Band.of([size * each.sample_s for each in measured]),
         target_s=Band.of(reached) if len(reached) == seeds else None,
         value=value,
+        epoch_joules=_epoch_band(size, [each.joules for each in measured]),
+        epoch_cost=_epoch_band(size, [each.cost for each in measured]),
     )
+
+
+def _epoch_band(size: int, of_a_sample: list[float | None]) -> Band | None:
+    known = [size * each for each in of_a_sample if each is not None]
+    return Band.of(known) if known else None

@@ -11,12 +11,15 @@ from scipy import stats
 from psbench.arrays import Integers
 from psbench.core.log import Kind
 from psbench.errors import DataError
-from psbench.metrics import idle_fraction, staleness, time_to_target
+from psbench.metrics import energy_totals, idle_fraction, staleness, time_to_target
 from psbench.metrics.contributions import starved_workers, totals, unused_share
+from psbench.metrics.rows import trained
 from psbench.results.run import Run
 
 #: share of the versions that are passed over, in which processes warm up
 _FIRST = 0.05
+#: width of a band that begins at 0, as a share of its mean
+NO_PREDICTION = 2.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Measures:
         A line for each worker of whose gradients none, or few, were used.
     target_s : float or None, seconds
         Until the target was reached; None if it was not, or none was given.
+    joules, cost : float or None
+        For a sample that was trained on, of all machines; None if their watts or prices are not known.
     """
 
     update_s: float
@@ -50,6 +55,8 @@ class Measures:
     unused: float = 0.0
     starved: Sequence[str] = ()
     target_s: float | None = None
+    joules: float | None = None
+    cost: float | None = None
 
 
 def measures_of(run: Run, target: float | None = None) -> Measures:
@@ -68,6 +75,8 @@ def measures_of(run: Run, target: float | None = None) -> Measures:
     times = made["time_s"][first]
     seconds = float(times[-1] - times[start])
     samples = int(made["samples"][first[start + 1] :].sum())  # of the versions made in these seconds
+    spent = energy_totals(run.log, run.meta)
+    trained_on = max(1, int(trained(run.log.rows())["samples"].sum(dtype=np.int64)))
     sent = run.log.of_kind(Kind.RELEASE)["bytes"], run.log.of_kind(Kind.PUSH)["bytes"]
     return Measures(
         update_s=seconds / (len(versions) - 1 - start),
@@ -79,12 +88,17 @@ def measures_of(run: Run, target: float | None = None) -> Measures:
         unused=unused_share(totals(run.log)) or 0.0,
         starved=starved_workers(run.log),
         target_s=None if target is None else time_to_target(run.log, target),
+        **{name: spent[name] / trained_on for name in ("joules", "cost") if name in spent},
     )
 
 
 @dataclass(frozen=True)
 class Band:
-    """A mean, and a 90 % prediction interval for another run, if runs are normally distributed."""
+    """A mean, and a 90 % prediction interval for another run, if runs are normally distributed.
+
+    Times, joules and prices are not negative, so the interval begins at 0 at the lowest. Such a band says
+    nothing that was not known before: it is no prediction.
+    """
 
     mean: float
     low: float
@@ -95,18 +109,28 @@ class Band:
         """Return the mean and the prediction interval of another value.
 
         >>> band = Band.of([1.0, 2.0, 3.0])
-        >>> round(band.low, 2), band.mean, round(band.high, 2)
-        (-1.37, 2.0, 5.37)
+        >>> band.low, band.mean, round(band.high, 2), band.is_prediction
+        (0.0, 2.0, 5.37, False)
         """
         n, mean = len(values), float(np.mean(values))
         if n < 2:
             return cls(mean, mean, mean)
         wide = float(stats.t.ppf(0.95, n - 1) * np.std(values, ddof=1) * (1 + 1 / n) ** 0.5)
-        return cls(mean, mean - wide, mean + wide)
+        return cls(mean, max(0.0, mean - wide), mean + wide)
+
+    @property
+    def is_prediction(self) -> bool:
+        """Whether the band does not begin at 0."""
+        return self.width < NO_PREDICTION
+
+    @property
+    def width(self) -> float:
+        """The width as a share of the mean."""
+        return (self.high - self.low) / self.mean if self.mean else 0.0
 
     def __str__(self) -> str:
-        """Return the band as text; its lower end is at least 0."""
-        return f"{self.mean:.4g} [{max(0.0, self.low):.4g}, {self.high:.4g}]"
+        """Return the band as text."""
+        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
     def overlaps(self, other: Band) -> bool:
         """Return whether the bands overlap."""

@@ -31,8 +31,7 @@ def prediction_table(found: Predictions) -> pd.DataFrame:
     rows = []
     for row in found.rows:
         band = row.epoch_s if found.target is None else row.target_s
-        # a band of few seeds may reach below what there is
-        ends = (None,) * 3 if band is None else (band.mean, max(0.0, band.low), band.high)
+        ends = (None,) * 3 if band is None else (band.mean, band.low, band.high)
         label, x = row.name, row.value if found.over else row.name
         named = dict(zip(("value", "low", "high"), ends, strict=True))
         rows.append({"label": label, "x": x, **named, "idle": row.idle})
@@ -47,8 +46,10 @@ def prediction_figure(found: Predictions) -> Figure:
     best, same = found.best()
     fastest = f"fastest: {best}; not distinguishable from it: {', '.join(same) or 'none'}"
     missing = [row.title for row in found.rows if found.target is not None and row.target_s is None]
+    vague = [row.title for row in found.rows if not row.judged_by.is_prediction]
     said = [
         fastest,
+        *([f"no prediction, as the band begins at 0: {', '.join(vague)}"] if vague else []),
         *([f"does not reach the target with every seed: {', '.join(missing)}"] if missing else []),
     ]
     draw = _curves if found.over else _bars
@@ -57,7 +58,8 @@ def prediction_figure(found: Predictions) -> Figure:
         title=title,
         description=f"{title} against {found.over or 'the strategy'}, with 90 % bands; {'; '.join(said)}",
     )
-    note = f"{'. '.join(said)}. Bands: 90 % intervals for another run, over {found.seeds} seeds."
+    note = f"{'. '.join(said)}. Bands: 90 % intervals for another run, over {found.seeds} seeds; "
+    note += f"their median width is {percent(found.width)} of the mean."
     return Figure(chart, table.drop(columns="x") if not found.over else table, note[0].upper() + note[1:])
 
 
@@ -129,6 +131,7 @@ def write_prediction(found: Predictions, path: Path) -> Path:
         "s an epoch",
         "idle",
         "unused",
+        *found.priced.values(),
         *([f"s to {found.target:g}"] if asked else []),
     ]
     rows = [
@@ -136,6 +139,7 @@ def write_prediction(found: Predictions, path: Path) -> Path:
             *(row.title, str(row.update_s), str(row.epoch_s)),
             percent(row.idle, 1),
             percent(row.unused, 1),
+            *(str(getattr(row, name)) for name in found.priced),
             *(["not reached" if row.target_s is None else str(row.target_s)] if asked else []),
         ]
         for row in found.rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +11,9 @@ from typing import Any
 
 from psbench.percents import percent
 from psbench.twin.measures import Band, Measures
+
+#: bands of an epoch that a cluster's watts and prices give, with their headings
+_PRICED = {"epoch_joules": "J an epoch", "epoch_cost": "cost of an epoch"}
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class Predicted:
         Seconds of an update, and of as many samples as there are data.
     target_s : Band or None
         Seconds to the target; None without one, or if a seed does not reach it.
+    epoch_joules, epoch_cost : Band or None
+        Of as many samples as there are data; None if the cluster has no watts, or no prices.
     value : anything
         Along a curve, what `setting` was set to.
     """
@@ -33,6 +39,8 @@ class Predicted:
     epoch_s: Band
     target_s: Band | None
     value: Any = None
+    epoch_joules: Band | None = None
+    epoch_cost: Band | None = None
 
     @property
     def title(self) -> str:
@@ -89,8 +97,20 @@ class Predictions:
 
     @property
     def _ranked(self) -> Sequence[Predicted]:
-        """The rows that reached the target; all if none did, or if there is no target."""
-        return [row for row in self.rows if self.target is None or row.target_s is not None] or self.rows
+        """The rows with a prediction that reached the target, if there is one; all if none did."""
+        reached = [row for row in self.rows if self.target is None or row.target_s is not None]
+        return [row for row in reached if row.judged_by.is_prediction] or reached or self.rows
+
+    @property
+    def width(self) -> float:
+        """The median width of the bands that determine the ranking, as a share of their means."""
+        return statistics.median(row.judged_by.width for row in self.rows)
+
+    @property
+    def priced(self) -> dict[str, str]:
+        """The bands of energy and cost by name, with their headings, if the cluster has watts, or prices."""
+        given = [name for name in _PRICED if all(getattr(row, name) is not None for row in self.rows)]
+        return {name: _PRICED[name] for name in given}
 
     def plain(self) -> list[dict[str, Any]]:
         """Return a row for each strategy as plain data."""
@@ -98,6 +118,7 @@ class Predictions:
             {
                 **{"strategy": row.name, "setting": row.setting, "idle": row.idle, "unused": row.unused},
                 **{name: _band(getattr(row, name)) for name in ("update_s", "epoch_s", "target_s")},
+                **{name: _band(getattr(row, name)) for name in self.priced},
                 "staleness_mean": sum(float(each.staleness.mean()) for each in row.runs) / len(row.runs),
             }
             for row in self.rows
@@ -110,14 +131,25 @@ class Predictions:
         """Return a table, and a list of ties."""
         asked = self.target is not None
         head = f"{'strategy':<34}{'s an update':>26}{'s an epoch':>26}{'idle':>8}{'unused':>8}"
+        head += "".join(f"{heading:>26}" for heading in self.priced.values())
         lines = [head + (f"{f's to {self.target:g}':>26}" if asked else "")]
         for row in self.rows:
             cells = [row.update_s, row.epoch_s]
             line = f"{row.title:<34}" + "".join(f"{cell!s:>26}" for cell in cells)
             line += f"{percent(row.idle, 1):>8}{percent(row.unused, 1):>8}"
+            line += "".join(f"{getattr(row, name)!s:>26}" for name in self.priced)
             lines.append(line + (f"{_shown(row.target_s):>26}" if asked else ""))
         lines += [f"{row.title}: {text}" for row in self.rows for text in row.starved]
-        lines.append(f"in brackets: 90 % interval for another run, over {self.seeds} seeds")
+        lines += [
+            f"no prediction for {row.title}: its band begins at 0, as its runs differ too much"
+            for row in self.rows
+            if not row.judged_by.is_prediction
+        ]
+        width = percent(self.width)
+        lines.append(
+            f"in brackets: 90 % interval for another run, over {self.seeds} seeds; "
+            f"median width {width} of the mean"
+        )
         if self.is_curve:
             best, same = self.best()
             return "\n".join(

@@ -94,7 +94,7 @@ def calibrate(
     link = None
     if with_links and experiment.num_workers > 1:
         on_step("links between workers")
-        link = measured_link(experiment.but(backend="dask"))
+        link = measured_link(experiment.but(backend="dask"), on_step)
     found = Calibration.of(runs, link)
     if load < _BUSY or experiment.has_scheduler:
         return found
@@ -102,13 +102,16 @@ def calibrate(
     return replace(found, remarks=(*found.remarks, busy))
 
 
-def measured_link(experiment: Experiment) -> MeasuredLink | None:
+def measured_link(
+    experiment: Experiment, on_step: Callable[[str], None] = lambda text: None
+) -> MeasuredLink | None:
     """Return the median link between Dask workers; None with fewer than two, or without connections."""
     from statistics import median
 
     from psbench.backends.dask import diagnose
 
-    found = diagnose(experiment)
+    found = diagnose(experiment, on_step=on_step)
+    on_step(found.sampled)
     links = [link for link in found.links.values() if link is not None]
     if not links:
         return None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from psbench.arrays import Doubles
 from psbench.core.typed_data import numbers_of, read_json, typed
 from psbench.errors import DataError, naming
 from psbench.results.run import Run
@@ -37,13 +39,62 @@ _APART = 0.2
 _LATEST_S = 1e12
 
 
+class _Rank(NamedTuple):
+    """The steps of one rank in one process group, by their numbers.
+
+    Attributes
+    ----------
+    spans : dict of number to (seconds, seconds)
+        From the beginning of a step until the rank was ready for its collective.
+    ends : dict of number to seconds
+        When a collective was over.
+    incomplete : set of int
+        Steps that begin or end with a collective that is not known to be completed.
+    """
+
+    spans: dict[int, tuple[float, float]]
+    ends: dict[int, float]
+    incomplete: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The process groups of a trace.
+
+    Attributes
+    ----------
+    groups : dict of name to Meetings
+        Largest group first; a trace without groups has one, called "".
+    left_out : dict of name to str
+        Groups that cannot be analysed, with the reason.
+    """
+
+    groups: dict[str, Meetings]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
 def read_meetings(paths: Sequence[str | Path]) -> Meetings:
-    """Read a trace: one file or run, or one torch file per rank.
+    """Read a trace of one process group: one file or run, or one torch file per rank.
 
     Raises
     ------
     DataError
-        If a file cannot be read or is none of these, the trace has gaps, or clocks run apart. One line.
+        If a file cannot be read or is none of these, the trace has gaps or several process groups, or clocks
+        run apart. One line.
+    """
+    found = read_trace(paths)
+    if len(found.groups) > 1:
+        raise DataError(f"the trace has several process groups ({', '.join(found.groups)}); use read_trace")
+    return next(iter(found.groups.values()))
+
+
+def read_trace(paths: Sequence[str | Path]) -> Traced:
+    """Read a trace: one file or run, or one torch file per rank; process groups are separated.
+
+    Raises
+    ------
+    DataError
+        As `read_meetings`; of several groups, if none can be analysed.
     """
     found = [Path(path) for path in paths]
     if not found:
@@ -52,21 +103,42 @@ def read_meetings(paths: Sequence[str | Path]) -> Meetings:
     if alone and len(found) > 1:
         raise DataError(f"{alone[0]}: contains all workers; remove the other files")
     if found[0].is_dir():
-        return _of_run(found[0])
+        return Traced({"": _of_run(found[0])})
     if found[0].suffix.lower() == ".csv":
-        return _whole(_of_csv(found[0]), str(found[0]))
-    spans: StepSpans = {}
-    ends: dict[str, dict[int, float]] = {}
+        return Traced({"": _whole(_of_csv(found[0]), str(found[0]))})
+    ranks = set[str]()
+    groups = defaultdict[str, dict[str, _Rank]](dict)
     for path in found:
         plain = typed(dict[str, Any], read_json(path), path)
         read = _of_profiler if "traceEvents" in plain else _of_recorder if "entries" in plain else None
         if read is None:
             raise DataError(f"{path}: has neither traceEvents (torch profiler) nor entries (Flight Recorder)")
-        rank, own, done = read(plain, path)
-        if rank in spans:
+        rank, own = read(plain, path)
+        if rank in ranks:
             raise DataError(f"{path}: is a second file of rank {rank}; give one for each rank")
-        spans[rank], ends[rank] = own, done
-    return _whole(_one_clock(spans, ends), ", ".join(path.name for path in found))
+        ranks.add(rank)
+        for name, steps in own.items():
+            groups[name][rank] = steps
+    return _of_groups(groups, ", ".join(path.name for path in found))
+
+
+def _of_groups(groups: Mapping[str, Mapping[str, _Rank]], where: str) -> Traced:
+    traced = Traced({})
+    errors = list[DataError]()
+    for name in sorted(groups, key=lambda name: -sum(len(rank.spans) for rank in groups[name].values())):
+        of = groups[name]
+        try:
+            spans = _one_clock(
+                {rank: own.spans for rank, own in of.items()}, {r: own.ends for r, own in of.items()}
+            )
+            incomplete = frozenset[int]().union(*(own.incomplete for own in of.values()))
+            traced.groups[name] = _whole(spans, where, incomplete)
+        except DataError as error:
+            errors.append(error)
+            traced.left_out[name] = str(error).removeprefix(f"{where}: ")
+    if not traced.groups:
+        raise errors[0]
+    return traced
 
 
 def _rank_of(given: Any, path: Path) -> str:
@@ -99,10 +171,8 @@ def _seconds(value: Any, unit: float) -> float:
     return number
 
 
-def _of_profiler(
-    plain: Mapping[str, Any], path: Path
-) -> tuple[str, dict[int, tuple[float, float]], dict[int, float]]:
-    """Return a rank, its steps up to the start of their last collective, and the end of that collective."""
+def _of_profiler(plain: Mapping[str, Any], path: Path) -> tuple[str, dict[str, _Rank]]:
+    """Return a rank, and its steps up to the start of their last collective, with the end of that."""
     about = plain.get("distributedInfo")
     rank = _rank_of(about.get("rank") if isinstance(about, dict) else None, path)
     steps, collectives = {}, []
@@ -131,15 +201,13 @@ def _of_profiler(
             spans[number], ends[number] = (begin, own[-1][0]), own[-1][1]
     if not spans:
         raise DataError(f"{path}: has no collective of NCCL, gloo or c10d within its steps")
-    return rank, spans, ends
+    return rank, {"": _Rank(spans, ends)}
 
 
-def _of_recorder(
-    plain: Mapping[str, Any], path: Path
-) -> tuple[str, dict[int, tuple[float, float]], dict[int, float]]:
-    """Return a rank, its intervals between two collectives by number, and the ends of the collectives."""
+def _of_recorder(plain: Mapping[str, Any], path: Path) -> tuple[str, dict[str, _Rank]]:
+    """Return a rank, and for each process group its intervals between two collectives by number."""
     rank = _rank_of(plain.get("rank"), path)
-    rows, without = [], 0
+    groups = defaultdict[str, list[tuple[int, float, float]]](list)
     for each in _mappings(plain, "entries", path):
         if not _COLLECTIVE.search(str(each.get("profiling_name", ""))):
             continue
@@ -147,20 +215,45 @@ def _of_recorder(
             number, asked = int(each["collective_seq_id"]), _seconds(each["time_created_ns"], 1e-9)
             # of one that is not known to be completed torch writes 0 into JSON, and None into a pickle
             done = _seconds(each.get("time_discovered_completed_ns") or 0, 1e-9)
-            if done:
-                rows.append((number, asked, done))
-            without += not done
         except (KeyError, TypeError, ValueError, OverflowError):
             raise DataError(
                 f"{path}: an entry has no collective_seq_id and times in ns that are numbers; is the dump "
                 "truncated?"
             ) from None
-    rows.sort()
-    spans = {number: (before[2], max(asked, before[2])) for before, (number, asked, _) in pairwise(rows)}
-    if not spans:
+        groups[_group_of(each)].append((number, asked, done))
+    over = np.sort([done for rows in groups.values() for _, _, done in rows if done])
+    found = {name: _between_collectives(sorted(rows), over) for name, rows in groups.items()}
+    if not any(each.spans for each in found.values()):
+        without = sum(not done for rows in groups.values() for _, _, done in rows)
         why = f" ({without} have no time_discovered_completed_ns, as all but NCCL's do)" if without else ""
         raise DataError(f"{path}: has fewer than two completed collectives{why}")
-    return rank, spans, {number: done for number, _, done in rows}
+    return rank, {name: each for name, each in found.items() if each.spans}
+
+
+def _group_of(entry: Mapping[str, Any]) -> str:
+    """Return the process group of an entry, as torch names it.
+
+    >>> _group_of({"process_group": ["1", "mesh_dp"]}), _group_of({"pg_name": "0"}), _group_of({})
+    ('mesh_dp (1)', '0', '')
+    """
+    given = entry.get("process_group", entry.get("pg_name", ""))
+    name, *about = map(str, given) if isinstance(given, (list, tuple)) and given else [str(given)]
+    return f"{about[0]} ({name})" if about and about[0] not in ("", "undefined") else name
+
+
+def _between_collectives(rows: Sequence[tuple[int, float, float]], over: Doubles) -> _Rank:
+    """Return the intervals between collectives of a group: number, requested and completed, 0 if unknown.
+
+    `over`: when collectives of all groups were completed. A step begins when the last one before it was.
+    """
+    spans, incomplete = {}, set[int]()
+    for (_, _, before), (number, asked, done) in pairwise(rows):
+        if before and done:
+            latest = over[max(0, int(np.searchsorted(over, asked, "right")) - 1)]
+            spans[number] = max(before, min(float(latest), asked)), max(asked, before)
+        else:
+            incomplete.add(number)
+    return _Rank(spans, {number: done for number, _, done in rows if done}, frozenset(incomplete))
 
 
 def _of_csv(path: Path) -> StepSpans:
@@ -201,16 +294,23 @@ def _of_run(folder: Path) -> Meetings:
     """Return the synchronised steps of a psbench run with a barrier: pushes of one version."""
     found = exchanges_of(Run.load(folder).log).settled()
     spans: StepSpans = defaultdict(dict)
+    messages = defaultdict[str, dict[int, float]](dict)
     rounds: dict[float, int] = {}
-    columns = found.worker, found.released_s, found.arrived_s
-    for worker, begun, arrived in zip(*(column.tolist() for column in columns), strict=True):
-        spans[f"worker {worker}"][rounds.setdefault(begun, len(rounds))] = begun, arrived
+    computed = found.compute_s * np.maximum(found.steps, 1)
+    columns = found.worker, found.released_s, found.arrived_s, computed
+    for worker, begun, arrived, compute_s in zip(*(column.tolist() for column in columns), strict=True):
+        name, number = f"worker {worker}", rounds.setdefault(begun, len(rounds))
+        spans[name][number] = begun, arrived
+        messages[name][number] = max(0.0, arrived - begun - compute_s)
     met = set.intersection(*(set(own) for own in spans.values()))
     if len(met) < len(rounds) / 2:
         raise DataError(
             f"{folder}: its workers do not synchronise; `psbench report` shows for whom each waited"
         )
-    return _whole(spans, str(folder))
+    whole = _whole(spans, str(folder))
+    return replace(
+        whole, messages=np.array([[messages[w][step] for step in sorted(met)] for w in whole.workers])
+    )
 
 
 def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> StepSpans:
@@ -239,14 +339,19 @@ def _one_clock(spans: StepSpans, ends: Mapping[str, Mapping[int, float]]) -> Ste
     return set_spans
 
 
-def _whole(spans: StepSpans, where: str) -> Meetings:
-    """Return the steps common to all workers; only the first and the last may be missing for some."""
+def _whole(spans: StepSpans, where: str, incomplete: frozenset[int] = frozenset()) -> Meetings:
+    """Return the steps common to all workers; only the first and the last may be missing for some.
+
+    Steps that are `incomplete` for a worker are left out.
+    """
     workers = sorted(spans, key=lambda name: (len(name), name))
-    common = set.intersection(*(set(own) for own in spans.values()))
+    common = set.intersection(*(set(own) for own in spans.values())) - incomplete
     if not common:
         raise DataError(f"{where}: its workers have no step in common")
     for worker in workers:
-        known = {step for own in spans.values() for step in own if min(common) < step < max(common)}
+        known = {
+            step for own in spans.values() for step in own if min(common) < step < max(common)
+        } - incomplete
         if missing := sorted(known - set(spans[worker])):
             raise DataError(f"{where}: worker {worker} has no step {missing[0]}: the trace has a gap")
     times = np.array([[spans[worker][step] for step in sorted(common)] for worker in workers])

@@ -18,8 +18,8 @@ from psbench.percents import percent
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.twin.calibration import Calibration
-from psbench.twin.exchanges import exchanges_of, last_version
-from psbench.twin.measures import Band, Measures, measures_of
+from psbench.twin.exchanges import last_version, relative_error
+from psbench.twin.measures import NO_PREDICTION, Band, Measures, measures_of
 from psbench.twin.recording import DIGITS, FITTED, Recorded
 from psbench.twin.replayed import played_again, without_gradients
 
@@ -51,7 +51,7 @@ class LiveAndTwin(NamedTuple):
     bytes_equal : bool
         Whether a push and an answer have the same bytes.
     covered : float
-        Share of the live runs inside of the 90 % band.
+        Share of the live runs inside of the 90 % band; 0 of a band that begins at 0, which is no prediction.
     band_width, live_width : float
         Of the band, and from the quickest to the slowest live run; as shares of the means.
     live_epoch_s, predicted_epoch_s : float
@@ -168,7 +168,13 @@ class Validation:
                 covered = statistics.fmean(c.covered for c in rows)
                 within = f"{len(rows) - len(wrong)} of {len(rows)} within 5 % or twice the noise"
                 beyond = f" (not {', '.join(wrong)})" if wrong else ""
-                yield f"({part}) {what}: {within}{beyond}; {percent(covered)} of live runs in bands"
+                wide = percent(statistics.median(c.band_width for c in rows))
+                yield (
+                    f"({part}) {what}: {within}{beyond}; {percent(covered)} of live runs in bands, "
+                    f"whose median width is {wide} of the mean"
+                )
+                if vague := [c.name for c in rows if c.band_width >= NO_PREDICTION]:
+                    yield f"no prediction: {', '.join(vague)}; their bands begin at 0"
                 counted = sum(each.repeats for each in rows)
                 if counted >= _TO_TELL and not _COVERED[0] <= covered <= _COVERED[1]:
                     yield f"not reached: {percent(covered)} in 90 % bands, not 85 to 95 %: {_widths(rows)}"
@@ -283,6 +289,7 @@ class _Validator:
         self._found.pairs[name] = runs[0], played[0]
         seconds, predicted = [each.update_s for each in live], [each.update_s for each in twins]
         mean, band = statistics.fmean(seconds), Band.of(predicted)
+        logs = [run.log for run in runs], [run.log for run in played]
         stale = [np.concatenate([each.staleness for each in some]) for some in (live, twins)]
         return LiveAndTwin(
             part=part,
@@ -299,13 +306,13 @@ class _Validator:
             staleness_max=int(stale[1].max()) - int(stale[0].max()),
             bytes_equal={(e.bytes_up, e.bytes_down) for e in live}
             == {(e.bytes_up, e.bytes_down) for e in twins},
-            covered=statistics.fmean(each in band for each in seconds),
-            band_width=(band.high - band.low) / band.mean,
+            covered=statistics.fmean(band.is_prediction and each in band for each in seconds),
+            band_width=band.width,
             live_width=(max(seconds) - min(seconds)) / mean,
             live_epoch_s=_mean(live, "sample_s") * DIGITS,
             predicted_epoch_s=_mean(twins, "sample_s") * DIGITS,
-            step_error=_error_of("compute_s", runs, played),
-            message_error=_error_of("up_s", runs, played),
+            step_error=relative_error("steps", *logs),
+            message_error=relative_error("messages", *logs),
         )
 
     def _twin(self, live: Experiment, calibration: Calibration, seed: int) -> Experiment:
@@ -339,19 +346,6 @@ def _idle_by_reason(runs: Sequence[Run]) -> dict[str, float]:
             each = 100 * float(share) / run.experiment.num_workers / len(runs)
             found[str(reason)] = found.get(str(reason), 0.0) + each
     return found
-
-
-def _error_of(what: str, live: Sequence[Run], twins: Sequence[Run]) -> float | None:
-    """Return the relative error of the twins' step time, or with `up_s` that of a push and its answer."""
-    means = []
-    try:
-        for runs in (live, twins):
-            found = [exchanges_of(run.log).settled() for run in runs]
-            of = [each.compute_s if what == "compute_s" else each.up_s + each.down_s for each in found]
-            means.append(statistics.fmean(float(each.mean()) for each in of if len(each)))
-    except DataError:
-        return None
-    return means[1] / means[0] - 1.0
 
 
 def _less(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:

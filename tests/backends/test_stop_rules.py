@@ -6,12 +6,14 @@ import pytest
 
 import psbench as ps
 from psbench.backends.schedule import StopRules
+from psbench.core.allowances import Allowances
 from psbench.core.stop import Stop
-from psbench.core.view import ClusterView
+from psbench.core.view import ClusterView, Status
 from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
 from psbench.metrics import pushes
 from psbench.strategies import CATALOGUE, make_strategy
+from psbench.testing import toy_experiment
 
 
 def rules(**stop):
@@ -120,6 +122,32 @@ def test_a_long_period_without_a_barrier_ends_with_the_run_too(name):
     samples, budget, done = spent({"name": name, "local_steps": LONG})
     assert pushes(done.log)["steps"].max() == math.ceil(budget / 4 / 8)
     assert samples < budget + budget / 4
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "decoupled_diloco", "async_local_sgd", "halos", "fedbuff"])
+def test_what_is_expected_of_workers_is_what_a_count_of_all_gives(name, monkeypatch):
+    given, gives = [], Allowances.give
+
+    def counted(self, worker):
+        view, left, idle = self._view, 0, 1
+        for other in view.workers.values():
+            if other is worker or other.status is Status.GONE:
+                continue
+            if other.status is Status.COMPUTING and other.allowance >= 0:
+                left -= min(other.allowance, other.pushed_samples or other.allowance)
+            else:
+                idle += 1
+        left += view.epochs * view.dataset_size - view.samples
+        left -= sum(push.samples for push in view.pending.values())
+        given.append((gives(self, worker), max(0, math.ceil(left / idle - 1e-6))))
+        return worker.allowance
+
+    monkeypatch.setattr(Allowances, "give", counted)
+    failure = {"worker": 1, "at_s": 0.05, "rejoin_s": 0.2}
+    cluster = {"name": "custom", "workers": 3, "speed": [1, 0.5, 0.25], "failures": [failure]}
+    ps.run(toy_experiment(name, cluster=cluster, stop={"epochs": 3}))
+    assert len(given) > 8
+    assert all(ours == theirs for ours, theirs in given)
 
 
 def test_without_a_number_of_epochs_a_period_is_as_long_as_it_says():

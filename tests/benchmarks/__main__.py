@@ -25,7 +25,7 @@ NAMES = (
 )
 
 #: rows that run only by name
-LONG = ("many_workers", "scaling", "recovery")
+LONG = ("many_workers", "many_peers", "scaling", "recovery")
 HEADINGS = ("what", "ours", "beside", "measured", "at least", "towards", "")
 
 

@@ -7,6 +7,8 @@ evaluated: in a run this short that would take longer than the gradients.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -64,12 +66,48 @@ def _seconds(workload: Workload, digests: set[str]) -> float:
     return time.perf_counter() - began
 
 
+#: steps of a bare network in three seconds from a time on which all processes wait for
+_LOOP = """
+import sys, time, torch
+torch.set_num_threads(1)
+net = torch.nn.Sequential(torch.nn.Linear(784, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+x, y, begins = torch.randn(32, 784), torch.randint(10, (32,)), float(sys.argv[1])
+def step():
+    torch.nn.functional.cross_entropy(net(x), y).backward()
+for _ in range(50):
+    step()
+print(flush=True)
+time.sleep(max(0.0, begins - time.monotonic()))
+steps = 0
+while time.monotonic() < begins + 3:
+    step()
+    steps += 1
+print(steps)
+"""
+
+
+def _loops(processes: int) -> float:
+    """Return the steps a second that so many bare torch loops take at once, together."""
+    begins = str(time.monotonic() + 20)
+    command = [sys.executable, "-c", _LOOP, begins]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    return sum(int(each.communicate()[0]) for each in running) / 3
+
+
 def run() -> Rows:
-    """Measure each strategy in turns."""
+    """Measure what the machine gives to several loops at once, then each strategy in turns."""
     torch.set_num_threads(1)
     keep_freed_memory()
     cores = len(os.sched_getaffinity(0))
-    rows: Rows = []
+    together, alone = in_turns([lambda: _loops(cores), lambda: _loops(1)], 3)
+    rows: Rows = [
+        Row(
+            f"what the machine gives: {cores} bare torch loops at once / one, over {cores}",
+            f"{together:.0f} steps/s",
+            f"one loop: {alone:.0f} steps/s",
+            together / alone / cores,
+        )
+    ]
     for name, strategy in STRATEGIES.items():
         sides, digests = [_workload(strategy, n) for n in (cores, 1)], set()
         ours, one = in_turns([lambda w=w, d=digests: _seconds(w, d) for w in sides], 5)

@@ -140,6 +140,18 @@ def test_percents_have_a_space_on_axes_and_at_the_ends_of_lines():
     texts = drawn(charts.curve(lines))
     assert {"0\u00a0%", "20\u00a0%", "asp  91.2\u00a0%"} <= {*texts}
     assert not [text for text in texts if re.search(r"\d%", text)]
+    # small shares are no row of "0 %"
+    small = lines.rename(columns={"val_accuracy": "class_distance"}).assign(class_distance=[0.004, 0.0012])
+    texts = drawn(charts.curve(small, "class_distance"))
+    assert {"0\u00a0%", "0.2\u00a0%", "0.4\u00a0%", "asp  0.12\u00a0%"} <= {*texts}
+
+
+def test_the_legend_of_a_streamed_chart_has_the_series_that_there_are():
+    work = ("computing", "sending", "cpu_workers", "cpu_servers")
+    texts = [
+        {*drawn(charts.utilisation_chart("rows", series), data=pd.DataFrame())} for series in (None, work[:2])
+    ]
+    assert texts[0] - texts[1] == {"CPU, workers", "CPU, server"}
 
 
 def test_a_long_name_beside_a_bar_goes_on_in_another_line():

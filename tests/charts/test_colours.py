@@ -1,11 +1,12 @@
-"""Phases are told apart by readers who see no green."""
+"""Phases are told apart by readers who see no green, on light and on dark paper, and waiting stands out."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from psbench.charts.colours import PHASE_COLOURS
+from psbench.charts.colours import PHASE_COLOURS, on_paper
+from psbench.charts.theme import DARK, LIGHT
 
 #: linear RGB as a deuteranope sees it (Machado, Oliveira and Fernandes 2009, severity 1.0)
 SEEN = np.array(
@@ -14,6 +15,8 @@ SEEN = np.array(
 XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 #: CIE 1976 difference: 2.3 is just noticed; beside each other in a timeline, five times as much
 TOLD_APART = 11.5
+#: the reports' and, in JupyterLab, those of cells and of what is around them
+PAPERS = (LIGHT["paper"], DARK["paper"], "#111111", "#212121")
 
 
 def linear(colour):
@@ -27,7 +30,21 @@ def lab(light):
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
+@pytest.mark.parametrize("paper", PAPERS)
 @pytest.mark.parametrize(("one", "other"), [*itertools.combinations(PHASE_COLOURS, 2)])
-def test_phases_differ_under_deuteranopia(one, other):
-    seen = [lab(SEEN @ linear(PHASE_COLOURS[name])) for name in (one, other)]
+def test_phases_differ_under_deuteranopia(one, other, paper):
+    seen = [lab(SEEN @ linear(on_paper(PHASE_COLOURS[name], paper))) for name in (one, other)]
     assert np.linalg.norm(seen[0] - seen[1]) > TOLD_APART
+
+
+def contrast(one, other):
+    light = sorted(XYZ[1] @ linear(colour) + 0.05 for colour in (one, other))
+    return light[1] / light[0]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_waiting_stands_out_from_the_paper_more_than_work_and_messages(paper):
+    seen = {name: contrast(on_paper(colour, paper), paper) for name, colour in PHASE_COLOURS.items()}
+    assert seen["wait"] > 3.5
+    assert 1.4 < seen["compute"] < min(seen["pull"], seen["send"])
+    assert max(seen["pull"], seen["send"]) < 0.85 * seen["wait"]

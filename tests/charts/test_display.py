@@ -13,6 +13,7 @@ from PIL import Image
 from vega import JUPYTERLAB, OWN, marks
 
 from psbench import charts, metrics
+from psbench.charts.colours import on_paper
 from psbench.charts.display import LIVE, _shared, live
 from psbench.errors import ParameterError, UnknownName
 from psbench.runs.comparing import compare
@@ -122,7 +123,7 @@ def test_the_picture_keeps_rare_colours(tiny):
     picture = Image.open(io.BytesIO(bundle["image/png"])).convert("RGB")
     colours = np.array([colour for _, colour in picture.getcolors(256)])
     for phase in ("compute", "send", "cancelled"):
-        wanted = [int(charts.PHASE_COLOURS[phase][i : i + 2], 16) for i in (1, 3, 5)]
+        wanted = [*bytes.fromhex(on_paper(charts.PHASE_COLOURS[phase])[1:])]
         assert np.abs(colours - wanted).sum(axis=1).min() < 30, phase
 
 
@@ -153,6 +154,12 @@ def test_a_figure_of_a_paper_has_the_size_font_and_units_of_one(runs, tmp_path):
         assert ">Validation loss<" not in svg  # the caption says it
         box = re.search(rb"/MediaBox ?\[0 0 (\S+) ([\d.]+)", (tmp_path / "figure.pdf").read_bytes()).groups()
         assert [*map(float, box)] == pytest.approx([72 * inches, 72 * high], abs=0.1)
+    runs[0].chart("time_use", style="paper").save(
+        tmp_path / "bars.svg"
+    )  # not every program knows translucency
+    used = re.findall(r'"(#\w+)"', (tmp_path / "bars.svg").read_text())
+    assert on_paper(charts.PHASE_COLOURS["compute"]) in used
+    assert {len(colour) for colour in used} <= {4, 7}
     with pytest.raises(ParameterError, match=r"must end in \.svg or \.pdf"):
         sheet.save(tmp_path / "figure.png")
     for wrong, why in (

@@ -87,6 +87,19 @@ def test_ring_formula(n):
     assert seconds == pytest.approx(2 * (n - 1) / n * 1.0 + 2 * (n - 1) * 0.5)
 
 
+def test_two_levels_cost_what_their_rounds_do():
+    """Two hosts of three: 4 rounds of a third at 80 Mbit/s and 0.1 s, 2 of a sixth at 8 Mbit/s and 0.5 s."""
+    hosts = {"workers_per_host": 3, "host_bandwidth_mbit_s": 80, "host_latency_s": 0.1}
+    net = network(workers=6, **hosts)
+    assert net.hosts(range(6)) == [0, 0, 0, 1, 1, 1]
+    groups = [[0, 1, 2], [3, 4, 5]]
+    between = 2 * (1 / 6 + 0.5)
+    assert net.two_levels(MB, groups, local=True) == pytest.approx(4 * (0.1 / 3 + 0.1) + between)
+    assert net.two_levels(MB, groups, local=False) == pytest.approx(4 * (1 / 3 + 0.5) + between)
+    uneven = 4 * (0.1 + 0.1) + 2 * (1 / 2 + 0.5)  # one piece, as the smallest group has one worker
+    assert net.two_levels(MB, [[0, 1, 2], [3]], local=True) == pytest.approx(uneven)
+
+
 def test_a_ring_of_one_is_free():
     assert network().ring(MB, [2]) == network().ring(MB, []) == 0.0
 

@@ -15,7 +15,14 @@ from psbench.backends.dask.coordinator.live_run import LiveRun
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import StateDict
-from psbench.backends.dask.protocol.roles import CLIENT, EVALUATOR, REPLICA, worker_number
+from psbench.backends.dask.protocol.roles import (
+    CLIENT,
+    EVALUATOR,
+    REPLICA,
+    Address,
+    worker_name,
+    worker_number,
+)
 from psbench.backends.dask.record import Record
 from psbench.core.collective import Collective, Shares
 from psbench.core.events import COLLECTIVE, Join, Push
@@ -102,6 +109,8 @@ class Checks:
         self._replica_rows = 0  # that it was sent
         self._unkept: int | None = None  # the tag of a state that the replica has not acknowledged
         self._incidents = Counter[str]()  # by the role that they are about
+        self._addresses: dict[str, dict[int, Address]] = {}  # that each process was sent
+        self._rings: dict[int, set[int | None]] = {}  # whom each ring was ordered from, by its number
         self._evaluator_since = 0.0  # the version at which it was there; infinity while there is none
         self._strayed: dict[int, list[float]] = {}  # when a worker was not where the run takes it to be
         self._begin: set[int] = set()  # the workers with which training began
@@ -160,17 +169,16 @@ class Checks:
             self._keep(message)
         elif isinstance(message, msg.ReleaseMessage):
             self._release(name, message, has_replica)
+        elif isinstance(message, msg.PeerAddresses):
+            self._addresses.setdefault(name, {}).update(message.addresses)
         elif isinstance(message, msg.StartRing):
-            self._ring(message)
+            self._ring(name, message)
         elif isinstance(message, msg.Incident):
             self._note_incident(message.text)
         elif isinstance(message, msg.RunOutcome):
             self.has_outcome, self._lost_by_then = True, self._live.run.peers.lost_workers
         elif isinstance(message, msg.StartTraining):
-            here = set(self._live.run.peers.workers())
-            self._begin = self._begin or here
-            if set(message.rings) != here or None in message.rings.values():
-                raise BrokenContract(f"{name} hears of the rings of {message.rings}, and {here} are here")
+            self._begin = self._begin or set(self._live.run.peers.workers())
         elif name == EVALUATOR and isinstance(message, msg.EvaluateModel) and self.is_plain:
             version_of(message.tensors["parameters"], "what is evaluated")
 
@@ -212,14 +220,25 @@ class Checks:
             else:
                 self._back_by_hand[int(second)] = self._live.run.now
 
-    def _ring(self, order: msg.StartRing) -> None:
-        """Check that every worker is in a ring that waits with something to add and was not lost."""
+    def _ring(self, name: str, order: msg.StartRing) -> None:
+        """Check that members can reach each other, and that no worker is left out that has pushed.
+
+        A worker is left out only if it was lost with what it had to add.
+        """
+        following = worker_name(order.place.following)
+        there = self._live.run.peers.address_of(order.place.following)
+        if following != name and self._addresses.get(name, {}).get(order.place.following) != there:
+            raise BrokenContract(f"{name} is to send to {following} and has no address, or an old one")
+        members = self._rings.setdefault(order.ring, set())
+        members.add(worker_number(name))
+        if len(members) < order.place.size:
+            return
         pushed = {
             push.worker
             for push in self._live.run.view.pending.values()
             if push.id >= self._first_push or self._has_again(push)
         }
-        left_out = pushed - {*order.members} - {worker_number(name) for name in self._incidents}
+        left_out = pushed - members - {worker_number(name) for name in self._incidents}
         if left_out:
             raise BrokenContract(f"ring {order.ring} is without {sorted(left_out)}, who have pushed")
 
@@ -248,6 +267,7 @@ class Checks:
         worker = worker_number(sender)
         if isinstance(message, msg.Hello):
             self._unready.add(sender)
+            self._addresses.pop(sender, None)
             if worker is not None:
                 self._lost_by_hand.discard(worker)  # that is another process
                 self._back_by_hand.pop(worker, None)

@@ -144,9 +144,9 @@ class FakeGossipWorker(FakeWorker):
                     self._note_lost(message)
                 elif isinstance(message, msg.GiveModel) and message.at_once:
                     self._send_model_to(message.to, message.key)
+                elif isinstance(message, msg.PeerAddresses):
+                    self._set_addresses(message)
                 else:
-                    if isinstance(message, msg.StartTraining):
-                        self._set_addresses(message)
                     self._aside.append(message)
         self._awaited = -1
         self._arrived -= {found}
@@ -164,6 +164,8 @@ class FakeGossipWorker(FakeWorker):
             message = self.mailbox.popleft()
             if isinstance(message, msg.NeighbourLost):
                 self._note_lost(message)
+            elif isinstance(message, msg.PeerAddresses):
+                self._set_addresses(message)
             elif isinstance(message, MixModels) and message.worker not in message.row:
                 return message
             else:
@@ -190,17 +192,17 @@ class FakeGossipWorker(FakeWorker):
             self._send_model_to(message.to, message.key)
         elif isinstance(message, msg.NeighbourLost):
             self._note_lost(message)
-        elif isinstance(message, msg.StartTraining):
+        elif isinstance(message, msg.PeerAddresses):
             self._set_addresses(message)
-            if not self._has_begun:
-                self._has_begun = True
-                self._send_again(range(self._workload.profile.num_workers))
+        elif isinstance(message, msg.StartTraining) and not self._has_begun:
+            self._has_begun = True
+            self._send_again(range(self._workload.profile.num_workers))
         elif isinstance(message, msg.SendAgain):
             self._send_again({message.to}, message.ticket)
 
-    def _set_addresses(self, message: msg.StartTraining) -> None:
-        self._addresses |= {worker: address for worker, address in message.rings.items() if address}
-        self._unreachable.difference_update(message.rings)
+    def _set_addresses(self, message: msg.PeerAddresses) -> None:
+        self._addresses |= message.addresses
+        self._unreachable.difference_update(message.addresses)
 
     def _note_lost(self, message: msg.NeighbourLost) -> None:
         self._lost_at[message.worker] = message.number

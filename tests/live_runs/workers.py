@@ -53,7 +53,7 @@ class Rings:
 
     def is_full(self, order: msg.StartRing) -> bool:
         """Whether all members have entered."""
-        return self._entered[order.ring] >= set(order.members)
+        return len(self._entered[order.ring]) == order.place.size
 
 
 class FakeWorker:
@@ -88,7 +88,8 @@ class FakeWorker:
         clock: Callable[[], float],
         address: str = "fake://worker",
     ) -> None:
-        self.address, self._members = address, list[int]()  # of every ring, if each has a share of the model
+        self.address = address
+        self._place: msg.RingPlace | None = None  # in every ring, if each has a share of the model
         self._workload, self.worker, self._rings, self._send = workload, worker, rings, send
         self._clock, self.diverges = clock, False
         self._compositions = workload.experiment.strategy.compositions
@@ -308,7 +309,7 @@ class FakeWorker:
         elif isinstance(message, msg.SendSum):
             self._reply(message.tag, self.version)
         elif isinstance(message, msg.KeepShare):
-            self._members = message.members
+            self._place = message.place
         elif isinstance(message, msg.LoadReplica):
             self.version = version_of(message.tensors["parameters"], "a replica")
         elif isinstance(message, msg.MakeVersion):
@@ -415,8 +416,8 @@ class FakeWorker:
 
     def _model(self, version: int) -> dict[str, torch.Tensor]:
         size = self._workload.model.num_parameters
-        if self._members:
-            share = ring_shares(size, len(self._members))[self._members.index(self.worker)]
+        if self._place is not None:
+            share = ring_shares(size, self._place.size)[self._place.place]
             size = share.stop - share.start
         return {"parameters": torch.full((size,), float(version)), "buffers": torch.zeros(0)}
 

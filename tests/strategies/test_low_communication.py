@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from threaded_run import ThreadedRun
 from vectors import how, pushed
 
 import psbench as ps
@@ -15,8 +16,10 @@ from psbench.strategies.aggregation import (
     DelayedNesterov,
     FedAsync,
     FedBuff,
+    LookAheadOuter,
     Outer,
 )
+from psbench.strategies.aggregation.nesterov import first_step, steady_step
 from psbench.strategies.communication import DynamicLocalSGD
 from psbench.strategies.consistency import Grace
 from psbench.testing import toy_experiment
@@ -67,6 +70,37 @@ def test_nesterov_is_that_of_torch():
         x.grad = direction.clone()
         optimizer.step()
     torch.testing.assert_close(moved(Outer(), *directions), x.detach())
+
+
+#: at beta = .9 and a constant difference of 1, in units of the rate: the first step, and one of the long run
+THREE_FORMS = {"sum": (1.9, 10.0), "average": (1.09, 1.9), "blend": (1.0, 9.1)}
+
+
+@pytest.mark.parametrize("form", THREE_FORMS)
+def test_three_outer_momenta_are_called_nesterovs(form):
+    part = Outer(nesterov_form=form, outer_lr=0.5, outer_momentum=0.9)
+    own, steps = server(part), []
+    for _ in range(300):
+        before = own.parameters.clone()
+        own.apply(pushed([TWO], [1.0]))
+        steps.append(((before - own.parameters) / (0.5 * TWO)).tolist())
+    first, steady = THREE_FORMS[form]
+    assert steps[0] == pytest.approx([first] * 2, rel=1e-5)
+    assert steps[-1] == pytest.approx([steady] * 2, rel=1e-3)
+    assert (first_step(0.9, form), steady_step(0.9, form)) == pytest.approx(THREE_FORMS[form])
+    assert part.effective_outer_rate == pytest.approx(0.5 * steady)
+    alone = {"outer_lr": 0.7, "outer_momentum": 0.0}
+    torch.testing.assert_close(moved(Outer(nesterov_form=form, **alone), TWO, TWO), -1.4 * TWO)
+
+
+def test_a_papers_rate_with_another_form_is_doubted():
+    given = {"strategy": {"name": "diloco", "nesterov_form": "average"}}
+    with pytest.warns(UserWarning, match=r"Douillard et al\. 2023 for nesterov_form 'sum'.*outer_lr = 3\.68"):
+        ps.Experiment(**given)
+    matched = ps.strategies.diloco(nesterov_form="average", outer_lr=3.684)
+    assert matched.aggregation.effective_outer_rate == pytest.approx(7, rel=1e-3)
+    for fine in (matched, ps.strategies.diloco(), ps.strategies.mla()):
+        assert not fine.aggregation.doubt_of_rates(0.1)
 
 
 def test_adam_and_yogi_are_the_formulas_of_the_paper():
@@ -120,6 +154,34 @@ ROUNDING = {"rtol": 1e-4, "atol": 1e-5}
 def test_diloco_with_a_plain_outer_step_of_rate_1_is_local_sgd():
     plain = {"outer_optimizer": "plain", "outer_lr": 1.0, "local_steps": 4, "local_momentum": "cleared"}
     equal({"name": "diloco"} | plain, {"name": "local_sgd", "local_steps": 4}, **ROUNDING)
+
+
+def test_momentum_look_ahead_without_momentum_is_plain_averaging():
+    together = {"name": "mla", "consistency": "bsp", "local_steps": 4, "outer_lr": 1.0}
+    averages = together | {"outer_momentum": 0.0, "local_momentum": "cleared"}
+    equal(averages, {"name": "local_sgd", "local_steps": 4}, **ROUNDING)
+    form = {"nesterov_form": "average", "local_steps": 4, "outer_lr": 1.0}
+    equal(together, {"name": "diloco"} | form, rtol=0, atol=0)
+
+
+def test_look_ahead_steps_along_the_mean_of_what_came_before_too():
+    part, m, x = LookAheadOuter(outer_lr=0.5, outer_momentum=0.8), np.zeros(2), np.zeros(2)
+    for d in (np.array([1.0, -2.0]), np.array([0.5, 1.0])):
+        m = 0.8 * m + 0.2 * d
+        x = x - 0.5 * (0.8 * m + d)
+    np.testing.assert_allclose(moved(part, TWO, torch.tensor([0.5, 1.0])), x, rtol=1e-6)
+    run = ps.run(ps.Experiment(strategy="mla", stop={"updates": 2}))
+    assert "effective outer rate 1.33" in run.summary()["lr_convention"]
+
+
+def test_momentum_look_ahead_live_has_the_bits_of_virtual_time():
+    alone = {"cluster": {"workers": 1, "step_time": "constant"}, "stop": {"updates": 5}}
+    done = ps.run(toy_experiment({"name": "mla", "local_steps": 3}, **alone))  # alone: its order is a clock's
+    live = ThreadedRun(done.experiment.model_copy(update={"backend": "dask"})).run()
+    assert torch.equal(live.parameters, done.parameters)
+    assert ps.replay(live) == len(live.log)
+    three = ps.run(toy_experiment({"name": "mla", "local_steps": 3}, stop={"updates": 9}))
+    assert ps.replay(three) == len(three.log)
 
 
 def test_diloco_of_one_plain_step_is_bsp():

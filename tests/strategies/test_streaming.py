@@ -87,6 +87,20 @@ def test_more_fragments_than_tensors_are_refused_before_any_step():
         run(streaming(local_steps=60, num_fragments=30))
 
 
+def test_random_fragments_deal_out_every_entry_once():
+    layout = [("a", 50), ("b", 51)]
+    part = ps.strategies.loscar(num_fragments=4, local_steps=20).communication
+    dealt = part.fragments(layout)
+    assert sorted(at for own in dealt for at, _ in own) == [*range(101)]
+    assert sorted(len(own) for own in dealt) == [25, 25, 25, 26]
+    assert all([*own] == sorted(own) and {stop - at for at, stop in own} == {1} for own in dealt)
+    assert all(own[0][0] < 50 <= own[-1][0] for own in dealt)  # of both tensors
+    assert dealt == part.fragments(layout)
+    assert dealt != part.model_copy(update={"pattern_seed": 1}).fragments(layout)
+    with pytest.raises(ParameterError, match="num_fragments: 4, but the model has 3 entries"):
+        part.fragments([("a", 3)])
+
+
 # -------------------------------------------------------------------- without a barrier
 
 
@@ -241,6 +255,42 @@ def test_the_delta_rule_keeps_the_steps_meanwhile():
     assert worker.payload(fragment=0).tolist() == [1.0, 1.0]  # in the next mean, too
     worker.load(torch.tensor([3.0, 3.0]), NONE, fragment=0)
     assert worker.parameters[0] == 3.0
+
+
+def test_a_sparse_average_with_overlap_keeps_the_mean_of_the_workers():
+    """LOSCAR-SGD: x_j = mean_j + (z_j - y_j) on the entries that were sent, z_j elsewhere."""
+    made, rng = ps.strategies.loscar(num_fragments=2, local_steps=4), torch.Generator().manual_seed(0)
+    workers = [worker_of(made, (1.0, 2.0, 2.0, 4.0))[0] for _ in range(3)]
+    fragments = worker_of(made, (1.0, 2.0, 2.0, 4.0))[1]
+    for fragment in (0, 1, 0):
+        for worker in workers:
+            step(worker, *torch.randn(4, generator=rng).tolist())
+        y = torch.stack([worker.parameters.clone() for worker in workers])
+        sent = torch.stack([worker.payload(fragment=fragment) for worker in workers])
+        for worker in workers:
+            step(worker, *torch.randn(4, generator=rng).tolist())
+        z = torch.stack([worker.parameters.clone() for worker in workers])
+        where = fragments[fragment].index
+        mean = y[:, where].mean(0)
+        assert sent.shape == (3, 2)
+        for worker in workers:
+            worker.load(mean, NONE, fragment=fragment)
+        x = torch.stack([worker.parameters for worker in workers])
+        expected = z.clone()
+        expected[:, where] += mean - y[:, where]
+        torch.testing.assert_close(x, expected)
+        torch.testing.assert_close(x.mean(0), z.mean(0))
+
+
+def test_a_sparse_average_of_everything_is_a_local_average():
+    whole = {"num_fragments": 1, "local_steps": 3}
+    sparta = run({"name": "sparta"} | whole)
+    averaged = run({"name": "local_sgd", "local_momentum": "kept", "local_steps": 3})
+    torch.testing.assert_close(sparta.parameters, averaged.parameters, rtol=1e-4, atol=1e-5)
+    assert ps.strategies.make_strategy("sparta").communication.overlap == 0
+    share = run("loscar", stop={"updates": 2}).log.of_kind(Kind.PUSH)["bytes"]
+    every = sparta.log.of_kind(Kind.PUSH)["bytes"]
+    assert share.max() <= every.max() / 5 + 4
 
 
 def test_the_delta_rule_changes_nothing_alone_and_is_the_average_at_once():
@@ -431,6 +481,7 @@ def test_after_a_switch_pushes_are_whole_again(backend):
         streaming(overlap=0, placement="all_reduce"),
         streaming(consistency="asp", aggregation="fedbuff", servers=2),  # alone, as its order is a clock's
         {"name": "eager_diloco", "local_steps": 4, "servers": 2},
+        {"name": "loscar", "num_fragments": 2, "local_steps": 4, "servers": 2},
     ],
 )
 def test_live_the_bits_are_those_of_virtual_time(strategy):
@@ -438,6 +489,7 @@ def test_live_the_bits_are_those_of_virtual_time(strategy):
     simulated = run(strategy, cluster={"workers": workers, "step_time": "constant"})
     live = ThreadedRun(simulated.experiment.model_copy(update={"backend": "dask"})).run()
     assert torch.equal(live.parameters, simulated.parameters)
+    assert ps.replay(live) == len(live.log)
     sizes = [log.of_kind(Kind.PUSH)["bytes"].tolist() for log in (live.log, simulated.log)]
     assert sizes[0] == sizes[1]
     goes_on = strategy.get("overlap", 1) > 0

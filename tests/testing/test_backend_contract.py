@@ -53,7 +53,11 @@ class WatchedWorld(World):
             return
         order = instruction.message
         if isinstance(order, msg.StartRing):
-            self._in_ring = [self._contributed[member] for member in order.members]
+            worker = worker_number(instruction.to)
+            assert worker is not None
+            if order.place.place == 0:
+                self._in_ring = []
+            self._in_ring.append(self._contributed[worker])
         elif isinstance(order, msg.MakeVersion) and self._in_ring:  # the first member's
             self._witness.made(order.version, self._in_ring)
             self._in_ring = []

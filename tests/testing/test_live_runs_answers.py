@@ -23,12 +23,14 @@ from psbench.backends.dask.protocol.instructions import (
 )
 from psbench.backends.dask.protocol.transport import Received
 from psbench.backends.dask.server.all_reduce import AllReduceStore
+from psbench.backends.dask.server.introductions import Introductions
 from psbench.core.actions import Action, Release, SetTimer, Tell
 from psbench.core.events import Evaluated, Push
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.core.view import ClusterView
+from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.consistency.bsp import BSP
 from psbench.strategies.switching.once import SwitchOnce
 from tests.live_runs import World
@@ -204,7 +206,7 @@ def test_a_release_that_is_not_sent_brings_no_model() -> None:
 def test_a_late_replica_is_not_for_the_next_in_a_place(dies_first: bool) -> None:
     """A process that had just come was given the release of the dead one."""
     out = Outbox()
-    store = AllReduceStore(out, [0, 1], {}, count(1))
+    store = AllReduceStore(out, [0, 1], {}, count(1), Introductions(out, lambda worker: None), Mean())
     store.join(1)
     if dies_first:
         store.leave(1, 4)
@@ -410,13 +412,19 @@ def test_a_version_is_held_while_a_push_that_waits_started_from_it() -> None:
     run = world(workload("bounded_step"))
     settle(run)
     live, view = run.live, run.live.run.view
+
+    def held(worker: int, load: int) -> list[msg.HoldVersion]:
+        live.driver.perform_one(Release(worker, ticket=view.workers[worker].ticket, load=load), 0.0)
+        sent = [each.message for each in live.run.out.take()]
+        return [message for message in sent if isinstance(message, msg.HoldVersion)]
+
+    assert held(1, 5) == [msg.HoldVersion(5, [])]
     push = Push(7, 1, 1, 5, 4, 1, 0, 0.1, 0.0, 1.0, None, False)
     view.pending[push.id] = push
-    live.driver.perform_one(Release(0, ticket=view.workers[0].ticket, load=9), 0.0)
-    ((_, order),) = [
-        (each.to, each.message) for each in live.run.out.take() if isinstance(each.message, msg.HoldVersion)
-    ]
-    assert order == msg.HoldVersion(9, [0, 5, 9])
+    assert held(1, 9) == [msg.HoldVersion(9, [])]
+    assert held(1, 9) == []
+    del view.pending[push.id]
+    assert held(0, 9) == [msg.HoldVersion(9, [0, 5])]  # which only worker 0 and that push had started from
 
 
 def test_a_version_is_held_for_an_update_of_the_same_answer() -> None:

@@ -14,11 +14,13 @@ from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.server.all_reduce import AllReduceStore
+from psbench.backends.dask.server.introductions import Introductions
 from psbench.core import events as ev
 from psbench.core.actions import Action, Apply, Drop, Handover, SetTimer
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView
+from psbench.strategies.aggregation.mean import Mean
 from psbench.strategies.consistency.bsp import BSP
 from psbench.strategies.placement.all_reduce import AllReduce
 from tests.live_runs import World
@@ -266,7 +268,7 @@ def sent_to(out: Outbox, *kinds: type[Message]) -> list[tuple[str, Any]]:
 def test_a_sum_is_not_handed_out_when_its_giver_is_lost() -> None:
     """What came of asking a dead worker for it, nothing, was taken for the sum."""
     out = Outbox()
-    store = AllReduceStore(out, [0, 1, 2], None, count(1))
+    store = AllReduceStore(out, [0, 1, 2], None, count(1), Introductions(out, lambda worker: None), Mean())
     pushes = [ev.Push(worker, worker, 1, 0, 4, 1, 0, 0.1, 0.0, 1.0, None, False) for worker in (0, 1, 2)]
     for push in pushes:
         store.arrived(push)
@@ -282,4 +284,4 @@ def test_a_sum_is_not_handed_out_when_its_giver_is_lost() -> None:
     assert [to for to, _ in sent_to(out, msg.AbortRing, msg.TakeSum)] == ["worker 1"]
     store.reply("worker 1", msg.RingVerdict(order.ring, False))
     ((_, again),) = sent_to(out, msg.StartRing)
-    assert (again.members, again.weights) == ([1], [3.0])
+    assert (again.place.size, again.weight, again.share) == (1, 3.0, 1.0)

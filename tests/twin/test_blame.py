@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import psbench as ps
+from psbench.cli import main
+from psbench.percents import percent
 from psbench.twin.attribution import Meetings, blame
-from psbench.twin.trace_files import read_meetings
+from psbench.twin.trace_files import read_meetings, read_trace
 
 KINDS = ("slow", "stalls", "spell", "late")
 
@@ -50,6 +52,29 @@ def test_culprits_are_found_and_no_other_is_blamed():
         others += bool(set(names) - {culprit})
     alarms = sum(bool(blame(trace(1000 + seed)[0]).culprits) for seed in range(100))
     assert (found >= 95, others <= 5, alarms <= 5) == (True, True, True), (found, others, alarms)
+
+
+def with_memory(seed, rho, slow=1.0):
+    """Return 150 steps of four workers that vary by 5 %, each by its own AR(1); the first is slower."""
+    rng = np.random.default_rng(seed)
+    fresh = rng.standard_normal((4, 150))
+    logs = fresh.copy()
+    for step in range(1, 150):
+        logs[:, step] = rho * logs[:, step - 1] + np.sqrt(1 - rho**2) * fresh[:, step]
+    took = np.exp(0.05 * logs) * np.array([[slow], [1.0], [1.0], [1.0]])
+    begin = np.append(0.0, np.cumsum(took.max(axis=0) + 0.05)[:-1])
+    return Meetings(["w0", "w1", "w2", "w3"], np.tile(begin, (4, 1)), begin + took)
+
+
+@pytest.mark.parametrize("rho", [0.6, 0.9, 0.97, 0.99])
+def test_spells_of_equal_workers_are_no_stragglers(rho):
+    """A worker that is slow by chance stays slow for a while: that is not its own."""
+    assert sum(bool(blame(with_memory(seed, rho)).culprits) for seed in range(100)) <= 5
+
+
+def test_a_worker_that_is_slower_by_a_twentieth_is_found():
+    found = [blame(with_memory(1000 + seed, 0.0, slow=1.05)).culprits for seed in range(40)]
+    assert [[each.worker for each in culprits] for culprits in found] == [["w0"]] * 40
 
 
 def test_waits_and_reasons():
@@ -217,6 +242,68 @@ def test_collectives_that_are_not_known_to_be_completed_have_no_time(write):
     cut = read_meetings(write(made))
     assert cut.end.shape[1] == whole.end.shape[1] - 3
     assert [f"w{each.worker}" for each in blame(cut).culprits] == [culprit]
+
+
+def test_process_groups_are_separate_and_incomplete_entries_left_out(write, capsys):
+    """Ranks 0 to 3: a group of all in which 2 is slow, pairs of their own, and a group of one rank alone."""
+    rng = np.random.default_rng(0)
+    took = rng.uniform(0.9, 1.1, (4, 40)) * np.array([[1.0], [1.0], [1.5], [1.0]])
+    begin = np.append(0.0, np.cumsum(took.max(axis=0) + 0.5)[:-1])
+    both = Meetings([f"{rank}" for rank in range(4)], np.tile(begin, (4, 1)), begin + took)
+    # the pairs meet in the pause after the step of all; 1 and 3 are late for their partners
+    pair = np.array([0.1, 0.3, 0.1, 0.2])[:, None]
+    base = both.end.max(axis=0) + 0.01
+    made = []
+    for rank in range(4):
+        dump = recorder(both, rank, 0.0)
+        for entry in dump["entries"]:
+            entry["process_group"] = ["0", "default_pg"]
+        own, late = str(1 + rank // 2), pair[rank // 2 * 2 : rank // 2 * 2 + 2].max()
+        for step in range(40):
+            asked, done = base[step] + pair[rank, 0], base[step] + late + 0.01
+            times = {"time_created_ns": int(1e9 * asked), "time_discovered_completed_ns": int(1e9 * done)}
+            group = {"process_group": [own, "undefined"], "collective_seq_id": step}
+            dump["entries"].append({"profiling_name": "nccl:_all_gather_base", **group, **times})
+        made.append(dump)
+    alone = {"process_group": ["9", "pp"], "profiling_name": "nccl:broadcast"}
+    for step in range(20):
+        times = {"time_created_ns": step + 1, "time_discovered_completed_ns": step + 2}
+        made[0]["entries"].append({**alone, "collective_seq_id": step, **times})
+    made[1]["entries"][20]["time_discovered_completed_ns"] = None  # in the midst, of one rank alone
+    paths = write(made)
+    traced = read_trace(paths)
+    assert [*traced.groups] == ["default_pg (0)", "1", "2"]
+    assert traced.groups["default_pg (0)"].end.shape == (4, 37)  # without 20, and 21 that begins there
+    found = {name: [each.worker for each in blame(own).culprits] for name, own in traced.groups.items()}
+    assert found == {"default_pg (0)": ["2"], "1": ["1"], "2": ["3"]}
+    assert "one worker" in traced.left_out["pp (9)"]
+    with pytest.raises(ps.DataError, match="several process groups"):
+        read_meetings(paths)
+    assert main(["diagnose", *map(str, paths)]) == 0
+    said = capsys.readouterr()
+    assert "process group default_pg (0):\n2 makes the others wait" in said.out
+    assert "process group pp (9) is left out" in said.err
+
+
+def test_a_link_that_takes_most_of_the_time_is_named(tmp_path):
+    """Of a run that of its worker; else the link that all share, where nobody is late."""
+    cluster = {"workers": 4, "step_time": {"name": "lognormal", "sigma": 0.05}, "seconds_per_sample": 1e-9}
+    cluster |= {"seconds_per_step": 0.05, "bandwidth_mbit_s": 1e6}
+    experiment = ps.Experiment(strategy="bsp", cluster=cluster, stop={"updates": 40}, timing_only=True)
+    rate = 8e-6 * ps.run(experiment).meta["model_bytes"] / 0.475  # 0.95 s of a step of 1 s
+    for name, rates in (("one", [1e6, 1e6, rate, 1e6]), ("all", rate)):
+        ps.run(experiment.but(cluster=cluster | {"bandwidth_mbit_s": rates})).save(tmp_path / name)
+    found = blame(read_meetings([tmp_path / "one"]))
+    assert [each.worker for each in found.culprits] == ["worker 2"]
+    assert found.culprits[0].why.startswith(f"its link: messages take 0.951 s ({percent(0.95)}) of its step")
+    assert found.links == ""
+    assert (
+        f"messages take {percent(0.95)} of the workers' steps"
+        in blame(read_meetings([tmp_path / "all"])).links
+    )
+    begin = np.tile(np.arange(20.0), (3, 1))
+    links = blame(Meetings(["a", "b", "c"], begin, begin + 0.05)).links
+    assert links == f"collective operations take {percent(0.95)} of the time: the link that all share"
 
 
 def test_a_profiler_without_a_schedule_is_told_of_it(tmp_path):

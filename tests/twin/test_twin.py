@@ -19,6 +19,7 @@ from psbench.clusters.step_time import LogNormal
 from psbench.core.log import EventLog, Kind
 from psbench.results.run import Run
 from psbench.testing import toy_experiment
+from psbench.twin import between_runs
 from psbench.twin.calibration import Calibration
 from psbench.twin.codecs import Coding, with_codec
 from psbench.twin.exchanges import exchanges_of, last_version
@@ -231,7 +232,7 @@ def test_a_link_is_as_fast_as_its_slower_way(monkeypatch):
     }
     steps = {each: MeasuredSteps(1e-3, 1e-3, 0.1) for each in "abc"}
     found = Diagnosis([*"abc"], links, {("b", "a"): links["b", "a"]}, steps)
-    monkeypatch.setattr("psbench.backends.dask.diagnose", lambda experiment: found)
+    monkeypatch.setattr("psbench.backends.dask.diagnose", lambda experiment, on_step: found)
     measured = measured_link(PLAIN)
     assert (measured.latency_s, measured.mbit_s, measured.at_once_mbit_s) == (0.01, 10.0, 80.0)
     assert (measured.up_mbit_s, measured.down_mbit_s) == (20.0, 40.0)
@@ -325,6 +326,68 @@ def test_a_profile_that_cannot_be_written_is_printed(measured, tmp_path, monkeyp
     (tmp_path / "printed.yaml").write_text(said.out)
     assert Calibration.read(tmp_path / "printed.yaml").workers == measured.workers
     assert "is not a regular file" in said.err
+
+
+def test_a_profile_that_does_not_reproduce_its_probes_is_refused(measured, tmp_path, monkeypatch, capsys):
+    """The fitted steps are spoilt: that is said, or else what explains more, unequal links or repeats."""
+    short = PLAIN.but(stop={"updates": 40})
+    links = TRUTH | {"latency_s": [0.02, 0.02, 0.02, 0.3], "link_time": None}
+    plain, unequal = ps.run(short), ps.run(short.but(cluster=links))
+    assert measured.not_reproduced == ""
+    real = between_runs._twin
+
+    def slow(experiment, cluster, number):
+        return real(experiment, {**cluster, "seconds_per_step": 1.0}, number)
+
+    monkeypatch.setattr(between_runs, "_twin", slow)
+    found = Calibration.of([plain])
+    assert found.not_reproduced.startswith(
+        "the profile does not reproduce its own probes: bsp with batches of 128"
+    )
+    assert re.search(r"takes \+\d+.% on the fitted .* fitted steps are \+\d+.%", found.not_reproduced)
+    assert "unequal links: messages of worker 3 take" in Calibration.of([unequal]).not_reproduced
+    # a twin 1.5 and 4.5 times as slow as two repeats is off; 1.1 and 2.5 times may be by luck
+    for logs, why in (
+        ((-0.4, -1.5), "other work on the machines, as its repeats differ by"),
+        ((-0.1, -0.9), ""),
+    ):
+        repeats = between_runs.BesideTwins([plain, plain], np.array(logs), 0.01, plain)
+        said = between_runs.not_reproduced([repeats], measured.fitted)
+        assert (why in said, bool(said)) == (True, bool(why))
+    found.to_yaml(tmp_path / "profile.yaml")
+    with pytest.raises(ps.SpecError, match=r"does not reproduce its own probes: .* calibrate again"):
+        ps.predict(tmp_path / "profile.yaml", ["bsp"])
+    monkeypatch.setattr("psbench.twin.probe.calibrate", lambda *_, **__: found)
+    assert main(["calibrate", "--out", str(tmp_path / "new.yaml")]) == 1
+    assert "psbench predict refuses it: the profile does not reproduce" in capsys.readouterr().err
+
+
+def test_a_band_that_begins_at_0_is_no_prediction(measured):
+    """Two seeds far apart: the interval of a normal would contain negative times."""
+    wide, narrow = Band.of([1.0, 2.0]), Band.of([1.0, 1.01])
+    assert (wide.low, wide.is_prediction, narrow.is_prediction) == (0.0, False, True)
+    found = ps.predict(measured, ["bsp", "all_reduce"], seeds=2)
+    rows = [replace(found.rows[0], epoch_s=wide), replace(found.rows[1], epoch_s=narrow)]
+    vague = replace(found, rows=rows)
+    assert f"no prediction for {rows[0].title}: its band begins at 0" in str(vague)
+    assert vague.best() == (rows[1].title, [])
+    assert re.search(r"median width \d+.% of the mean", str(found))
+
+
+def test_energy_and_cost_of_an_epoch_are_predicted(measured, tmp_path):
+    """They are those of a run on the true cluster, in the bands; no time depends on them."""
+    costs = {"busy_watts": 100.0, "idle_watts": 40.0, "price_per_hour": 3.6}
+    settings = {f"cluster.costs.{name}": value for name, value in costs.items()}
+    predicted = ps.predict(measured, ["bsp"], seeds=2, settings=settings)
+    (row,) = predicted.rows
+    true = ps.run(PLAIN.but(cluster=TRUTH | {"costs": costs}, stop={"updates": 100}))
+    found = measures_of(true)
+    size = true.meta["dataset_size"]
+    assert size * found.joules == pytest.approx(row.epoch_joules.mean, rel=0.05)
+    assert size * found.cost == pytest.approx(row.epoch_cost.mean, rel=0.05)
+    assert "J an epoch" in str(predicted)
+    assert str(row.epoch_cost) in predicted.write(tmp_path / "page.html").read_text()
+    assert "J an epoch" not in str(replace(predicted, rows=[replace(row, epoch_joules=None)]))
 
 
 @pytest.mark.parametrize(

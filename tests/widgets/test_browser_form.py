@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from psbench import Experiment
-from psbench_widgets import Lab
+from psbench_widgets import Lab, bridge
 
 from .direct import Direct
 from .test_browser_lab import ROWS, all_settings, machines, pick, take
@@ -53,6 +53,7 @@ def test_wrong_values_keep_run_off_until_they_are_mended(panel: Direct, screensh
     panel.wait(MAY_RUN, argument=False)
     assert "staleness_bound" in (web.text_content(".psb-section-strategy .psb-error") or "")
     panel.shot(screenshots / "lab-wrong-value.png")
+    assert panel.audit() == []
     pick(web, "strategy", "staleness_bound", "2")
     panel.wait(MAY_RUN, argument=True)
 
@@ -132,3 +133,44 @@ def test_a_regression_is_run_and_its_loss_is_drawn(panel: Direct, screenshots: P
     panel.over(f"run {number} finished")
     wait_rows(panel, "train_loss", 2)
     panel.shot(screenshots / "lab-numbers-light.png")
+
+
+def test_a_failed_run_says_why(panel: Direct, screenshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(bridge, "run_experiment", fails)
+    web = panel.web
+    web.click("button.psb-run")
+    panel.over("failed: RuntimeError: the disk is full")
+    assert panel.audit() == []
+    web.click(".psb-tab-compare")
+    web.click(".psb-runs .psb-traceback > summary")
+    assert "in perform" in web.inner_text(".psb-runs pre")
+    panel.shot(screenshots / "lab-failed.png")
+    assert panel.audit() == []
+    web.click(".psb-tab-watch")
+
+
+def test_detached_runs_are_listed_and_attached_by_a_button(
+    panel: Direct, screenshots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web, asked = panel.web, list[str]()
+    monkeypatch.setattr(panel.lab._runner.cluster, "find", lambda name, *rest: asked.append(name))
+    web.click(".psb-tab-compare")
+    web.click(".psb-cluster-runs > summary")
+    words = "(text) => document.querySelector('.psb-cluster-words').textContent.includes(text)"
+    panel.wait(words, argument="a detached run belongs to a running Dask cluster; give its address")
+    run = {"name": "ssp", "state": "running", "words": "epoch 3 of 40", "folder": "/shared/ssp"}
+    panel.lab.cluster = {"at": "tcp://10.0.0.1:8786", "runs": [run]}
+    panel.wait(words, argument="tcp://10.0.0.1:8786 lists 1 detached run")
+    assert (
+        web.text_content(".psb-cluster-runs tr[data-name=ssp]") == "ssprunningepoch 3 of 40/shared/sspattach"
+    )
+    assert panel.audit() == []
+    panel.shot(screenshots / "lab-cluster-runs.png")
+    web.click(".psb-attach")
+    panel.settle(300)
+    assert asked == ["ssp"]
+    web.click(".psb-cluster-runs > summary")
+    web.click(".psb-tab-watch")

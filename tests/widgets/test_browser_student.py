@@ -113,8 +113,12 @@ def test_without_a_run_it_opens_with_a_recorded_one_that_plays(panel: Direct, sc
     assert web.locator(".psb-opening li").count() == 3
     assert "a recorded run" in web.text_content(".psb-film-name")
     now = "document.querySelector('.psb-lab').stage.now"
+    asked, answer = [], panel.lab._on_message
+    panel.lab._on_message = lambda _, message, __: asked.append(message)  # playing costs the kernel nothing
     before = web.evaluate(now)
     panel.wait(f"(t) => {now} > t + 0.05", argument=before)
+    panel.lab._on_message = answer
+    assert asked == []
     web.click(".psb-play")  # pauses
     web.click(".psb-first-wait")
     whole = recording(run(EXPERIMENT).log, [3])
@@ -179,6 +183,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
         f"{record['staleness']:.1f}",
     ]
     assert "worker 3 never" in panel.web.text_content(".psb-result p")
+    assert panel.web.text_content(".psb-result .psb-link") == "What would ASP, without waiting, have done?"
     whole = recording(panel.lab.finished[0].log, [3])
     assert float(panel.web.get_attribute(".psb-stage", "data-now")) == whole.next("wait", -1.0)
     assert panel.web.evaluate("() => document.querySelector('.psb-lab').stage.rate") == whole.end_s / 10
@@ -207,6 +212,10 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     panel.web.evaluate(go, first_wait)
     panel.settle()
 
+    waiting_is_high_and_hot_and_messages_are_half_as_high(panel)
+    the_sentence_stays_in_its_box(panel)
+    panel.web.evaluate(go, 0.0)  # all clocks are equal, so none is the last
+    assert {*panel.web.locator(".psb-node text:nth-of-type(3)").all_text_contents()} == {""}
     the_window_of_the_strip_moves_the_moment(panel)
     panel.web.evaluate(go, first_wait)
     student.press(".psb-fork-open")
@@ -236,6 +245,61 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert student.count <= MOST_PRESSES
     assert panel.errors() == []
     assert panel.lab._error == ""
+
+
+#: of each phase in the timeline, the colour at the upper edge of a row and in its middle; and how many pixels
+#: of waiting the bar at the end of each row has
+DRAWN = """() => { const { stage } = document.querySelector('.psb-lab');
+  const { recording, timeline } = stage.films[0]; const { start_s, end_s, phase } = recording.tables.spans;
+  stage.rescale(1 / 64); // a message is some pixels wide
+  const send = recording.phases.indexOf('send');
+  stage.go(end_s[phase.findIndex((each, k) => each === send && start_s[k] > stage.now)], true);
+  const pen = document.querySelector('.psb-timeline-canvas').getContext('2d');
+  const colours = (x, y, wide = 1) => {
+    const { data } = pen.getImageData(Math.round(x), Math.round(y), wide, 1);
+    return Array.from({ length: wide }, (_, i) => [...data.slice(4 * i, 4 * i + 4)]); };
+  const found = {};
+  timeline.shown.forEach(({ place }, i) => { const [first, stop] = recording.rows[place];
+    for (let k = first; k < stop; k++) {
+      const from = Math.max(timeline.gutter, timeline.x(start_s[k]));
+      const until = Math.min(timeline.width - timeline.right, timeline.x(end_s[k]));
+      const middle = (from + until) / 2;
+      if (until - from > 3 && Math.abs(middle - timeline.x(stage.now)) > 2)
+        found[recording.phases[phase[k]]] = [0.12, 0.5].map(
+          (part) => colours(middle, (i + part) * timeline.row)[0]); } });
+  const isHot = (colour) => colour.join() === found.wait?.[1].join();
+  const totals = timeline.shown.map((_, i) => Math.max(...Array.from({ length: timeline.row }, (_, y) =>
+    colours(timeline.width - timeline.right + 8, i * timeline.row + y, 76).filter(isHot).length)));
+  stage.rescale(64);
+  return { found, totals, shares: [...recording.waiting] }; }"""
+
+
+def waiting_is_high_and_hot_and_messages_are_half_as_high(panel: Direct) -> None:
+    drawn = panel.web.evaluate(DRAWN)
+    edge, middle = drawn["found"]["wait"]
+    assert edge == middle == [*bytes.fromhex(WAIT[1:]), 255]
+    edge, middle = drawn["found"]["compute"]
+    assert edge == middle
+    edge, middle = drawn["found"]["send"]
+    assert (edge[3], middle[3] > 0) == (0, True)
+    # the totals at the ends of the rows are as long as the shares of waiting
+    most = max(drawn["shares"])
+    longest = max(drawn["totals"])
+    assert longest > 10
+    assert [pixels / longest for pixels in drawn["totals"]] == pytest.approx(
+        [share / most for share in drawn["shares"]], abs=2 / longest
+    )
+
+
+def the_sentence_stays_in_its_box(panel: Direct) -> None:
+    """Whatever it says, nothing below it moves, and none of it has to be scrolled to."""
+    sizes = panel.web.evaluate(
+        """() => { const { stage } = document.querySelector('.psb-lab');
+          return Array.from({ length: 25 }, (_, i) => { stage.go((stage.end * i) / 25, true);
+            const { offsetHeight, scrollHeight, clientHeight } = document.querySelector('.psb-why');
+            return [offsetHeight, scrollHeight <= clientHeight]; }); }"""
+    )
+    assert {*map(tuple, sizes)} == {(sizes[0][0], True)}
 
 
 def the_window_of_the_strip_moves_the_moment(panel: Direct) -> None:
@@ -443,11 +507,12 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
     panel: Direct, screenshots: Path, width: int, theme: str, tab: str
 ) -> None:
     panel.look(width, WIDTHS[width], theme)
-    for strategy in () if panel.lab.finished else ("bsp", "asp"):  # at night nothing has run before
+    alone = () if panel.lab.finished else ("bsp", "asp")  # at night nothing has run before
+    for number, strategy in enumerate(alone, 1):
         panel.lab.experiment = panel.lab.experiment.but(strategy=strategy)
         panel.settle(300)
         panel.web.click(".psb-run")
-        panel.over("finished")
+        panel.over(f"run {number} finished")
     panel.web.click(f".psb-tab-{tab}")
     panel.shot(screenshots / f"lab-{tab}-{width}-{theme}.png")
     assert panel.audit() == []
@@ -616,6 +681,26 @@ def test_a_wait_under_the_pointer_is_joined_to_the_worker_that_ended_it(panel: D
         web.mouse.move(box["x"] + at["x"], box["y"] + (at["row"] + part) * at["height"])
         assert " waits " in web.text_content(".psb-why")
         assert web.evaluate(picture) != before
+
+
+def test_ctrl_and_the_wheel_zoom_and_the_wheel_alone_scrolls(panel: Direct) -> None:
+    web = panel.web
+    web.click(".psb-first-wait")
+    shown = """() => { const [{ timeline }] = document.querySelector('.psb-lab').stage.films;
+      return [timeline.view.to - timeline.view.from, timeline.view.now]; }"""
+    before, moment = web.evaluate(shown)
+    web.locator(".psb-timeline-canvas >> nth=0").hover()
+    web.mouse.wheel(0, -100)
+    panel.settle(200)
+    assert web.evaluate(shown) == [before, moment]
+    web.evaluate("() => document.querySelector('.psb-timeline').scrollIntoView()")
+    web.locator(".psb-timeline-canvas >> nth=0").hover()
+    web.keyboard.down("Control")
+    web.mouse.wheel(0, -100)
+    panel.settle(200)
+    web.keyboard.up("Control")
+    assert web.evaluate(shown) == [before / 2, moment]
+    web.click(".psb-wider")
 
 
 def test_a_curve_is_drawn_and_the_gap_is_shown(panel: Direct) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import altair as alt
 import pytest
+from distributed import Client
 
-from psbench import charts, metrics
+from psbench import charts, metrics, submit
 from psbench.errors import ParameterError
 from psbench.results.run import Run
 from psbench.runs.execution import run
@@ -262,7 +263,7 @@ def test_stop_and_switch_reach_the_run(panel: Panel) -> None:
     assert panel.status["echo"].startswith("strategy_switch · digits · mlp · c2")
     panel.say("switch")
     asp = threading.Event()
-    panel.observe(lambda change: asp.set() if " asp: " in change["new"].get("words", "") else None, "status")
+    panel.observe(lambda change: asp.set() if ", asp" in change["new"].get("words", "") else None, "status")
     assert asp.wait(60)
     panel.say("stop")
     assert panel.wait(60)
@@ -345,3 +346,36 @@ def test_the_shown_experiment_can_be_set(panel: Panel) -> None:
     assert panel.experiment.spec() == BRIEF.but(strategy="bsp").spec()
     assert panel.last("values")["values"]["strategy"]["name"] == "bsp"
     assert run(panel.experiment).log.digest() == run(BRIEF.but(strategy="bsp")).log.digest()
+
+
+@pytest.mark.dask
+@pytest.mark.slow
+def test_detached_runs_are_listed_followed_left_and_stopped(panel: Panel, scheduler: str) -> None:
+    panel.say("cluster")
+    panel._runner.cluster.wait(60)
+    assert panel.cluster["error"].startswith("scheduler: a detached run belongs to a running Dask cluster")
+    spec = BRIEF.but(backend="dask", scheduler=scheduler, cluster={"workers": 1}, stop={"updates": 10**9})
+    with Client(scheduler, set_as_default=False) as client:
+        submitted = submit(spec, client=client, name="far")
+        panel.experiment = spec
+        panel.say("cluster")
+        panel._runner.cluster.wait(60)
+        assert [(run["name"], run["state"]) for run in panel.cluster["runs"]] == [("far", "running")]
+        for number, (act, status) in enumerate((("leave", "cancelled"), ("stop", "stopped")), 1):
+            panel.say("attach", name="far")
+            until = time.monotonic() + 120
+            while (job := panel._runner.bridge.current) is None or (job.number, job.seen > 0) != (
+                number,
+                True,
+            ):
+                assert time.monotonic() < until, (panel.status, panel.cluster)
+                time.sleep(0.05)
+            assert panel.runs[0]["detached"]
+            panel.say(act, number=number)
+            assert panel.wait(120)
+            assert (panel.runs[0]["status"], panel.runs[0]["label"]) == (status, "far")
+        assert submitted.wait().log.digest() == panel.finished[0].log.digest()
+        submitted.forget()
+    panel.say("attach", name="far")
+    panel._runner.cluster.wait(60)
+    assert "lists no detached run 'far'" in panel.cluster["error"]

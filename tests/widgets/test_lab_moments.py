@@ -190,7 +190,8 @@ def test_a_drawn_curve_is_compared_with_the_one_that_came() -> None:
     came = [{"epoch": float(epoch), "val_accuracy": a} for epoch, a in enumerate((0.1, 0.5, 0.9, 0.9, 0.9))]
     (gap,) = gaps(Prediction.of({"curve": [0.1, 0.7, 0.9]}), {}, None, came)  # straight lines between
     assert gap["text"] == (
-        "The curve that you drew is 8.0 points off on average, most at epoch 2: you drew 70 %, it was 90 %."
+        "The curve that you drew is 8.0 points off on average, most at epoch 2: "
+        "you drew 70\u00a0%, it was 90\u00a0%."
     )
     assert not gap["right"]
     assert gap["came"] == [[0.0, 0.1], [0.25, 0.5], [0.5, 0.9], [0.75, 0.9], [1.0, 0.9]]
@@ -242,7 +243,7 @@ def test_a_goal_is_checked_after_every_run(tmp_path: Path) -> None:
     goal = {"accuracy": 0.5, "within_s": 100.0, "keep": ("cluster",)}
     lab = Panel(BRIEF, folder=tmp_path, challenge=goal)
     try:
-        assert lab.goal["text"] == "reach 50 % in 100 s without touching the cluster"
+        assert lab.goal["text"] == "reach 50\u00a0% in 100 s without touching the cluster"
         lab.click(BRIEF.but(cluster={"workers": 2, "speed": [1, 1]}))
         assert lab.wait(120)
         assert (lab.goal["reached"], lab.goal["why"]) == (False, "run 1: the cluster was changed")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import psbench as ps
+from psbench import metrics
 from psbench.charts import TITLES
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
@@ -16,9 +17,11 @@ from psbench.metrics.recording_reader import recording
 from psbench.metrics.rows import end_of
 from psbench.progress import RunProgress
 from psbench.runs.execution import run
+from psbench.strategies import make_strategy
 from psbench_widgets import run_view
 from psbench_widgets.bridge import Job
 from psbench_widgets.figures import FIGURES, Figures, Shown
+from psbench_widgets.moment_tree import tree_at
 from psbench_widgets.playback import _composition
 from psbench_widgets.run_view import RunView
 
@@ -72,6 +75,26 @@ def test_a_moment_that_is_asked_for_is_of_the_rows_so_far(done: Any) -> None:
         view.show_moment(end_s)
         assert sent[-1]["films"][0]["end_s"] == end_s
     figures.close()
+
+
+def test_the_tree_of_a_moment_is_of_the_gradients_applied_by_then(done: Any) -> None:
+    sent: list[dict[str, Any]] = []
+    view = RunView(Figures(), sent.append)
+    for _ in grow(done, 1, view):
+        view._job = None  # it is over
+    whole = metrics.computation_tree(done.log, done.experiment.strategy).gradients
+    at_s = float(whole["applied_s"].iloc[20])
+    view.sum_up_to(at_s)
+    tree = sent[-1]
+    by_then = whole[whole["applied_s"] <= at_s]
+    assert (tree["kind"], tree["why"], tree["applied"]) == ("tree", "", len(by_then))
+    assert tree["gradients"]["node"] == by_then["node"].tolist()[-12:]
+    assert tree["gradients"]["base"] == by_then["base"].tolist()[-12:]
+    assert tree["radius"] == whole["distance"].max() > 0
+    view.sum_up_to(0.0)
+    assert sent[-1]["gradients"]["node"] == []
+    assert "no server" in tree_at(done.log, make_strategy("d_psgd"), None)["why"]
+    assert "more than" in tree_at([None] * 50_001, done.experiment.strategy, None)["why"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("cost_s", [0.02, 0.5])
@@ -177,7 +200,9 @@ def newest_of(table: dict[str, Any], column: str) -> dict[int, int]:
 #: charts that the panel does not draw as figures, and why
 NOT_LIVE = {
     **dict.fromkeys(["timeline", "switch"], "the panel draws a timeline of its own (`js/timeline.js`)"),
-    **dict.fromkeys(["pareto_bytes", "pareto_silent_s"], "compare finished runs"),
+    **dict.fromkeys(
+        ["pareto_bytes", "pareto_silent_s", "pareto_joules", "pareto_cost"], "compare finished runs"
+    ),
     **dict.fromkeys(["sequence", "tree"], "drawn only if asked for by name"),
     "optimal": "drawn for finished runs by `ps.optimal_time`, which measures their problem",
     "train_gradient_norm_sq": "evaluated only where the metric is asked for",

@@ -15,5 +15,5 @@ def themes() -> dict[str, Any]:
     return {
         "light": theme(),
         "dark": theme(dark=True),
-        "looks": {"phases": PHASE_COLOURS | {"switching": "#CC79A7"}},
+        "looks": {"phases": PHASE_COLOURS | {"switching": "#B64082B3"}},
     }

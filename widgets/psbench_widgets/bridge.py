@@ -260,9 +260,16 @@ class Bridge:
             self.stop(job)
         current = self._current
         if current is not None and current.detached is not None:
-            self._end(current, "cancelled")
+            self.leave(current)
         else:
             self.stop()
+
+    def leave(self, job: Job) -> None:
+        """Stop following a detached run, which goes on."""
+        if job in self.queued:
+            self.stop(job)
+        else:
+            self._end(job, "cancelled")
 
     @property
     def is_busy(self) -> bool:

@@ -19,6 +19,7 @@ from psbench.charts import tables
 from psbench.charts.growing import Columns, GrowingTables
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
+from psbench.percents import UNIT
 from psbench_widgets.livechart import LiveChart
 from psbench_widgets.static_picture import as_columns, bare
 
@@ -102,7 +103,7 @@ FIGURES = (
     _curve("val_loss", "learn"),
     FigureSpec("time_use", "workers", lambda *_: charts.time_use_chart("source")),
     FigureSpec("idle", "workers", lambda _, *why: charts.idle_chart("source", reasons=why)),
-    FigureSpec("utilisation", "workers", lambda *_: charts.utilisation_chart("source")),
+    FigureSpec("utilisation", "workers", lambda _, *names: charts.utilisation_chart("source", names)),
     FigureSpec("traffic", "updates", lambda *_: charts.traffic_over_time_chart("source")),
     FigureSpec(
         "share",
@@ -137,8 +138,8 @@ FIGURES = (
 )
 
 
-#: charts whose specification has the values of a column: what is stacked
-_STACKED = {"idle": "reason", "contributions": "fate"}
+#: charts whose specification has the values of a column, and which: what is stacked, or in the legend
+_LISTED = {"idle": "reason", "contributions": "fate", "utilisation": "series"}
 
 
 class Figures:
@@ -234,7 +235,7 @@ class Figures:
         name = str(experiment.strategy.name)
         shown = Shown(name, EventLog(), {"strategy": name, "dataset_size": 1})
         for figure in FIGURES:
-            if figure.key in _STACKED:
+            if figure.key in _LISTED:
                 continue
             spec = self._spec(figure, [shown], *([self.x] if figure.is_curve else []))
             if not self._shown:
@@ -338,8 +339,8 @@ class Figures:
         if not columns:  # there was none of it yet: not what there was later
             self.charts[figure.key].replace({})
             return
-        stacked = _STACKED.get(figure.key)
-        about = tuple(sorted(set(columns[stacked]))) if stacked else ()
+        listed = _LISTED.get(figure.key)
+        about = tuple(sorted(set(columns[listed]))) if listed else ()
         if self._about.get(figure.key) != about:
             self._about[figure.key] = about
             self.charts[figure.key].spec = self._spec(figure, self._shown, *about)
@@ -435,7 +436,7 @@ def of_some(columns: Columns) -> Columns:
 
 
 def _tenth(number: int) -> str:
-    return f"{100 * number // GROUPS}-{100 * (number + 1) // GROUPS} %"
+    return f"{100 * number // GROUPS}-{100 * (number + 1) // GROUPS}{UNIT}"
 
 
 def with_sweep(own: Columns, swept: Columns) -> Columns:

@@ -18,6 +18,7 @@ from psbench.runs.fork import Fork
 from psbench_widgets.bridge import Job
 from psbench_widgets.check import as_python, as_values, check
 from psbench_widgets.checker import Checker
+from psbench_widgets.cluster_runs import found
 from psbench_widgets.controls import form
 from psbench_widgets.figures import Figures
 from psbench_widgets.handout import write_handout
@@ -149,7 +150,8 @@ class Lab(PanelPage):
     def attach(self, name: str, *, client: Any) -> Job:
         """Show a detached run of a cluster in this panel; `stop`, `switch` and `press` control it.
 
-        Closing the panel leaves the run, which goes on.
+        Closing the panel, or `leave`, leaves the run, which goes on. The panel lists the other runs of this
+        cluster too.
 
         Parameters
         ----------
@@ -161,13 +163,8 @@ class Lab(PanelPage):
         ParameterError
             If the cluster lists no such run.
         """
-        from psbench.detached import attach  # with it Dask is loaded
-
-        run = attach(name, client=client)
-        while run.experiment is None and run.read():
-            pass
-        experiment = run.experiment or run.wait().experiment
-        return self._runner.bridge.submit(experiment, name, detached=run)
+        self._runner.cluster.given = client
+        return self._runner.follow(found(name, client))
 
     def _picked(self) -> tuple[Experiment, int]:
         """Return the selected experiment and the number of seeds."""
@@ -223,6 +220,21 @@ class Lab(PanelPage):
         for job in bridge.jobs:
             if job.number == number or (number is None and job is bridge.current):
                 bridge.stop(job)
+
+    def leave(self, number: int | None = None) -> None:
+        """Stop following a detached run, by default the running one; the run goes on.
+
+        Raises
+        ------
+        ParameterError
+            If there is none.
+        """
+        bridge = self._runner.bridge
+        for job in bridge.jobs:
+            if job.detached is not None and job.number == (number or job.number):
+                bridge.leave(job)
+                return
+        raise ParameterError("no detached run is followed")
 
     def switch(self, to: int | None = None) -> None:
         """Switch to the other strategy now."""
@@ -328,7 +340,10 @@ class _Requests:
             "check": self._on_check,
             "run": self._on_run,
             "stop": lambda m: lab.stop(m.get("number")),
+            "leave": lambda m: lab.leave(m["number"]),
             "switch": lambda m: lab.switch(m.get("to")),
+            "cluster": lambda m: runner.cluster.ask(lab.experiment),
+            "attach": self._on_attach,
             "pace": self._on_pace,
             "axis": self._on_axis,
             "target": lambda m: runner.comparison.set_target(m.get("value")),
@@ -391,6 +406,9 @@ class _Requests:
                 self._lab.predict(**message["prediction"])
             self._lab.hold_back(jobs := self._lab.run())
         self._lab.answer(f"queued run {', '.join(str(job.number) for job in jobs)}")
+
+    def _on_attach(self, message: dict[str, Any]) -> None:
+        self._runner.cluster.find(message["name"], self._lab.experiment, self._runner.follow)
 
     def _on_fork(self, message: dict[str, Any]) -> None:
         number, under_way = self._runner.view.shown_number, self._runner.bridge.current

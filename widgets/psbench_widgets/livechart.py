@@ -64,7 +64,10 @@ class LiveChart(FrontendWidget):
         ValueError
             If the columns differ in length, or are not those of the rows before.
         """
-        plain = {name: [plain_value(value) for value in column] for name, column in columns.items()}
+        plain = {
+            name: [value if type(value) in _PLAIN else plain_value(value) for value in column]
+            for name, column in columns.items()
+        }
         with self._lock:
             table = self._tables.setdefault(source, _Table())
             first = table.append(plain, self.max_rows)
@@ -156,9 +159,13 @@ class _Table:
         return {"source": source, "era": self.era, "start": self.start, "from": first, "columns": columns}
 
 
+#: types of values that JSON takes as they are; a float may be infinite
+_PLAIN = {int, str, bool, type(None)}
+
+
 def plain_value(value: Any) -> Any:
     """Return a value for JSON: NumPy scalars unpacked, NaN and infinity as None."""
-    if hasattr(value, "item"):
+    if type(value) is not float and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -29,10 +29,10 @@ EXPERIMENT = Experiment(
 SENTENCES = (
     "Four workers train one network together. A bar is a step: a worker computes a gradient, sends it to the "
     "parameter server, and continues with the newest model. Worker 3 is the slow one.",
-    "Stale synchronous parallel (SSP) lets no worker be more than 3 steps ahead of the slowest. An "
-    "orange bar is a fast worker that has reached this bound and waits.",
-    "So the bound costs time, but no gradient is computed on a very old model. Press Run for "
-    "a run of your own, in which you can change the bound, the strategy and the machines.",
+    "Stale synchronous parallel (SSP): no worker starts a step while it is more than 3 steps ahead of the "
+    "slowest. Orange: a fast worker is too far ahead, and waits for worker 3.",
+    "A small bound costs time; a large one lets gradients be computed on old models, which help less. Press "
+    "Run for a run of your own, with another bound, strategy or machines.",
 )
 
 

@@ -22,6 +22,8 @@ class PanelPage(FrontendWidget):
     #: the answer to "Why is this run worse?", and its chart
     why = traitlets.Dict().tag(sync=True)
     why_charts: Any = traitlets.List().tag(sync=True)
+    #: the detached runs of the panel's cluster
+    cluster = traitlets.Dict().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
     presets: Any = traitlets.List().tag(sync=True)
     pace = traitlets.Unicode("watchable").tag(sync=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from psbench.errors import ParameterError, UnknownName
 from psbench.experiment import Experiment
+from psbench.percents import UNIT
 from psbench.results.run import Run
 
 #: differences below these count as right: points of accuracy, at the end and on average along a drawn curve,
@@ -83,7 +84,7 @@ def gaps(
     before: Mapping[str, Any] | None = None,
     evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """Return for each prediction the result, as text, and whether the prediction was right.
+    r"""Return for each prediction the result, as text, and whether the prediction was right.
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ def gaps(
     --------
     >>> came = {"idle_fraction": [0.4, 0.0], "final": {"val_accuracy": 0.95}, "time_s": 2.0}
     >>> gaps(Prediction(most_waiting=1), came)[0]["text"]
-    'You expected worker 1 to wait most (0 % of its time); it was worker 0 (40 %).'
+    'You expected worker 1 to wait most (0\xa0% of its time); it was worker 0 (40\xa0%).'
     """
     found = []
     if prediction.most_waiting is not None:
@@ -170,7 +171,7 @@ def _check_names(kind: str, names: Iterable[str], known: Collection[str]) -> Non
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    return f"{100 * share:.3g}{UNIT}"
 
 
 def _gap(text: str, right: bool) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def _gap(text: str, right: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Challenge:
-    """A goal: an accuracy, perhaps within a time, perhaps without touching some settings.
+    r"""A goal: an accuracy, perhaps within a time, perhaps without touching some settings.
 
     Parameters
     ----------
@@ -193,7 +194,7 @@ class Challenge:
     Examples
     --------
     >>> Challenge(0.95, within_s=8, keep=("cluster",)).words()
-    'reach 95 % in 8 s without touching the cluster'
+    'reach 95\xa0% in 8 s without touching the cluster'
     """
 
     accuracy: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,9 @@ class RunEntry:
     own_name: str = ""
     #: of a fork: see `Job.forked`
     forked: tuple[str, ...] = ()
+    _curve: list[float] = field(default_factory=list)
+    #: whether it is a run of a cluster, which the panel follows
+    is_detached: bool = False
 
     @property
     def label(self) -> str:
@@ -65,9 +68,12 @@ class RunEntry:
             "error": self.error,
             "ticked": self.ticked,
             "can_compare": self.run is not None,
+            "detached": self.is_detached,
         }
         if self.summary and self.run is not None:
-            return found | _measures(self.summary) | {"curve": _sparkline(self.run)}
+            if not self._curve:
+                self._curve = _sparkline(self.run)
+            return found | _measures(self.summary) | {"curve": self._curve}
         return found | ({"reason": "before training began"} if self.status == "stopped" else {})
 
 
@@ -103,7 +109,7 @@ class RunTable:
             entry = self._entries.get(job.number)
             if entry is None:
                 entry = self._entries[job.number] = RunEntry(job.number, job.experiment, status, job.name)
-                entry.forked = job.forked
+                entry.forked, entry.is_detached = job.forked, job.detached is not None
                 self._name_all()
             if job.run is not None and entry.run is None:
                 entry.run, entry.summary = job.run, summary

@@ -17,14 +17,17 @@ from psbench.progress import RunProgress, time_left
 from psbench.system.start_progress import STAGES
 from psbench_widgets.bridge import Job
 from psbench_widgets.figures import Figures, Shown
+from psbench_widgets.moment_tree import tree_at
 from psbench_widgets.own_objects import titles_of
 from psbench_widgets.pace import Pace
 from psbench_widgets.playback import NEWEST, OF_EACH, bounds_of, moving, part_of
 from psbench_widgets.run_table import RunEntry
 from psbench_widgets.sweep import machines_of
 
-#: what drawing may take of the time that a run takes
-SHARE = 1 / 60
+#: what drawing may take of the CPU time of a run in this process
+SHARE = 1 / 150
+#: of the clock's, of a run in other processes
+LIVE_SHARE = 1 / 60
 #: of the clock's, where the run is held back for those who watch it: what is shown is where it is
 HELD_SHARE = 1 / 4
 #: it is never done more often than this, in seconds: faster than that is not seen
@@ -138,6 +141,7 @@ class RunView:
             if job.is_over and job.run is not None and self._job is job:
                 self._figures.refresh(final=True)
                 self.show_moment(None)
+                self._send_tree(None)
 
     def refresh(self) -> None:
         """Update the sentence, the charts and the recording from the log, all together.
@@ -163,9 +167,15 @@ class RunView:
             if self.is_seen:
                 self._figures.refresh(self._stop)
                 self._send_newest()
-            pause = (time.thread_time() - began) / (HELD_SHARE if held else SHARE)
+            pause = (time.thread_time() - began) / self._share(job)
             pause = pause if self._affordable else min(pause, SECOND_S)
             self._due, self._affordable = time.perf_counter() + LEAST_S, self._clock(job) + pause
+
+    @staticmethod
+    def _share(job: Job) -> float:
+        if _is_held_back(job):
+            return HELD_SHARE
+        return SHARE if job.experiment.backend == "simulated" else LIVE_SHARE
 
     @staticmethod
     def _clock(job: Job) -> float:
@@ -195,6 +205,7 @@ class RunView:
             self._figures.show(*shown, machines=machines_of(entries[0].experiment))
             self._figures.refresh(final=True)
             self.show_moment(at_s)
+            self._send_tree(at_s)
 
     @property
     def shown_number(self) -> int:
@@ -233,10 +244,17 @@ class RunView:
             self._send({"kind": "nowhere", "sought": kind, "view": view})
 
     def sum_up_to(self, at_s: float | None, since_s: float | None = None) -> None:
-        """Draw sums and counts up to a moment, or between two, of a run that is over."""
+        """Draw sums, counts and the tree up to a moment, or between two, of a run that is over."""
         with self._lock:
             if self._job is None or self._job.is_over:
                 self._figures.until(at_s, since_s)
+                self._send_tree(at_s)
+
+    def _send_tree(self, at_s: float | None) -> None:
+        """Send the computation tree of the first run that is shown, at a moment."""
+        if self._shown:
+            film = self._shown[0]
+            self._send({"kind": "tree", **tree_at(film.log, film.experiment.strategy, at_s)})
 
     # ---------------------------------------------------------------- words
 
@@ -263,7 +281,7 @@ class RunView:
             return found
         fraction = progress.fraction()
         left = time_left(fraction, time.monotonic() - job.began_s)
-        words = "stopping" if job.control.stopping else progress.words(experiment.backend)
+        words = "stopping" if job.control.stopping else progress.reached(experiment.backend)
         shown = {"words": words, "fraction": fraction, "left": left}
         return found | shown | {"beginning": False, "starting": {}}
 

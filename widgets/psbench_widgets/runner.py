@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from psbench.core.log import EventLog
 from psbench.errors import ParameterError
 from psbench.runs.fork import Fork, fork
 from psbench_widgets.bridge import Bridge, Job, JobStatus
+from psbench_widgets.cluster_runs import ClusterRuns
 from psbench_widgets.comparison_view import ComparisonView
 from psbench_widgets.explanation import Explanation
 from psbench_widgets.fault_controls import press_live
@@ -23,6 +25,9 @@ from psbench_widgets.run_view import RunView
 from psbench_widgets.saved_output import SavedOutput
 from psbench_widgets.sweep import machines_of, sweep
 from psbench_widgets.view_lease import ViewLease
+
+if TYPE_CHECKING:
+    from psbench.detached import DetachedRun
 
 
 class Runner:
@@ -41,9 +46,11 @@ class Runner:
         self._pressed: tuple[Job, Fork] | None = None
         self._numbers = itertools.count(-1, -1)  # of loaded runs: negative, so that no job has the same
         self._sweep = LatestTask("psbench-sweep", page.show_error)
+        self.cluster = ClusterRuns(lambda state: page.set_trait("cluster", state), page.show_error)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until all runs are finished and displayed; return whether they are finished."""
+        self.cluster.wait(timeout_s)
         done = self.bridge.wait(timeout_s)
         self.comparison.wait(timeout_s)
         self.explanation.wait(timeout_s)
@@ -56,6 +63,12 @@ class Runner:
         self.comparison.close()
         self.explanation.close()
         self._sweep.close()
+        self.cluster.close()
+
+    def follow(self, run: DetachedRun) -> Job:
+        """Queue a detached run to follow, which has an experiment."""
+        assert run.experiment is not None
+        return self.bridge.submit(run.experiment, run.name, detached=run)
 
     def load(self, folder: str | Path) -> None:
         """Read the runs that were saved in a folder."""

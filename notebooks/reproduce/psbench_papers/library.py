@@ -21,6 +21,7 @@ NAMES = (
     *("strategy_switch", "hermes", "adacomm", "thesis", "sharding"),
     *("dbs_sgd", "sync_switch", "halos", "asyncdiloco"),
     *("data_aware", "batch_selection", "stale_momentum"),
+    *("m_sync", "ringmaster", "ringleader", "birch"),
 )
 
 #: of a paper: what was run, what is claimed, the printed numbers

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from distributed import Client
 
 from psbench.backends.control import Control, Observer
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.connecting import connected
+from psbench.backends.dask.energy_meters import EnergyMeters
 from psbench.backends.dask.machines import check_machines, check_one_host
 from psbench.backends.dask.objects import check_objects
 from psbench.backends.dask.place_search import demand
@@ -25,6 +26,7 @@ from psbench.checkpoints.file import Checkpoint
 from psbench.checkpoints.folder import CheckpointFolder
 from psbench.core.log import EventLog
 from psbench.errors import BackendError, Cancelled, ServerLost
+from psbench.experiment import Experiment
 from psbench.system.start_progress import start_progress
 from psbench.training.build import Workload
 
@@ -81,10 +83,11 @@ def run_dask(
     with connected(experiment, len(roles), client, control.check) as connection:
         restarts, most, leaving = 0, experiment.recovery.max_restarts, set[str]()
         attempt: Attempt | None = None
+        to_the_end = _runner(experiment, connection)
         while True:
             try:
                 attempt = _placed(workload, record, control, connection, client is None, leaving)
-                return attempt.run()
+                return to_the_end(attempt)
             except ServerRetired as retired:
                 leaving |= retired.leaving
                 _go_on(record, retired, "on other Dask workers")
@@ -109,6 +112,12 @@ def run_dask(
                 if outcome is None:
                     raise
                 return outcome
+
+
+def _runner(experiment: Experiment, client: Client) -> Callable[[Attempt], Outcome]:
+    """Return the function that runs an attempt to its end; it meters energy if the cluster has costs."""
+    metered = experiment.cluster.costs is not None
+    return EnergyMeters(client, experiment.connection).run if metered else Attempt.run
 
 
 def _placed(

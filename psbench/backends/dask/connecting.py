@@ -16,7 +16,7 @@ from distributed.core import connect
 
 from psbench.backends.dask.local_cluster import local_cluster
 from psbench.clusters.connection import ConnectionSettings
-from psbench.clusters.scheduler import address_of, no_answer
+from psbench.clusters.scheduler import address_of, check_protocol, no_answer
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 
@@ -72,8 +72,9 @@ def client_of(address: str, connection: ConnectionSettings) -> Iterator[Client]:
     Raises
     ------
     ParameterError
-        If it does not answer.
+        If it does not answer, or its protocol is not installed.
     """
+    check_protocol(address)
     with client_at(address, _security(connection), connection.connect_within_s) as client:
         yield client
 

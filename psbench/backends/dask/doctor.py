@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
 from distributed import Client, Future, get_worker
+from distributed.comm import get_address_host
 
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
@@ -26,6 +28,7 @@ from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.reach import check_reach
 from psbench.backends.dask.rpc import ask
 from psbench.backends.dask.tasks import listening_socket
+from psbench.backends.dask.tournament import rounds
 from psbench.backends.dask.versions import check_versions
 from psbench.errors import BackendError
 from psbench.experiment import Experiment
@@ -37,8 +40,10 @@ _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
 _SIZES, _LONG_S = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.02
 #: bytes of the largest message
 _LARGEST = 1 << 30
-#: seconds that an answer may take before the link counts as none
-_ANSWER_S = 3.0
+#: seconds that an answer may take before the link counts as none, and that one who answers waits for probes
+_ANSWER_S, _IDLE_S = 3.0, 15.0
+#: seconds in which links are timed: rounds of pairs, as many as fit, and at least so many
+_LINKS_S, _ROUNDS = 90.0, 2
 #: a link or worker is reported if it is so many times slower than the median
 _SLOW = 3.0
 #: what Dask's nanny sets, with which torch takes 1.6 times as long
@@ -69,7 +74,8 @@ class MeasuredSteps(NamedTuple):
 class Diagnosis:
     """The findings; `problems` in words. Links are by (from, to), steps by Dask worker.
 
-    `links` were timed one after another; `at_once` are those to the first worker, all at the same time.
+    `links` were timed in pairs of workers, each worker in one pair at a time, and not all pairs where that
+    would take too long; `at_once` are those to the first worker, all at the same time.
     """
 
     workers: list[str]
@@ -77,6 +83,18 @@ class Diagnosis:
     at_once: dict[tuple[str, str], Link | None] = field(default_factory=dict)
     steps: dict[str, MeasuredSteps] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def sampled(self) -> str:
+        """How many of the links were timed, in words."""
+        count, most = len(self.links), len(self.workers) * (len(self.workers) - 1)
+        if count == most:
+            return f"all {most:,} links were timed"
+        each = count / len(self.workers)
+        return (
+            f"{count:,} of {most:,} links were timed, {each:.3g} from each worker, as many as fit into "
+            f"{_LINKS_S:g} s; the others may be slower, or missing"
+        )
 
     def cluster(self) -> dict[str, Any]:
         """Return the cluster as a specification for the simulator."""
@@ -143,8 +161,20 @@ def _rounded(number: float) -> float:
     return float(f"{number:.3g}")
 
 
-def diagnose(experiment: Experiment, client: Client | None = None) -> Diagnosis:
-    """Examine the cluster of an experiment with its model; takes some seconds for each pair of workers.
+def diagnose(
+    experiment: Experiment,
+    client: Client | None = None,
+    on_step: Callable[[str], None] = lambda text: None,
+) -> Diagnosis:
+    """Examine the cluster of an experiment with its model; takes up to two minutes.
+
+    Links are timed in rounds: in each, every worker is paired with another, and all pairs are timed at the
+    same time. Of many workers only the pairs of the rounds that fit into the time are timed.
+
+    Parameters
+    ----------
+    on_step : callable
+        Called with what begins, in words.
 
     Raises
     ------
@@ -152,12 +182,12 @@ def diagnose(experiment: Experiment, client: Client | None = None) -> Diagnosis:
         If there is no cluster, or it has no free worker.
     """
     with connected(experiment, min(4, len(roles_of(experiment))), client) as connection:
-        return _Doctor(connection, experiment).diagnose()
+        return _Doctor(connection, experiment, on_step).diagnose()
 
 
 class _Doctor:
-    def __init__(self, client: Client, experiment: Experiment) -> None:
-        self._client, self._experiment = client, experiment
+    def __init__(self, client: Client, experiment: Experiment, on_step: Callable[[str], None]) -> None:
+        self._client, self._experiment, self._on_step = client, experiment, on_step
         self._key, self._limits = RunKey(secrets.token_bytes(32)), experiment.connection
         room = room_on(client, self._limits)
         if not room.free:
@@ -211,26 +241,48 @@ class _Doctor:
             )
 
     def _time_steps(self) -> None:
-        for worker in self._found.workers:  # one after another: they may be on one machine
-            self._found.steps[worker] = self._on(worker, _time_steps, self._experiment)
+        """Time steps on one worker of each machine at a time: those of one machine share its cores."""
+        workers, machines = self._found.workers, dict[str, list[str]]()
+        for worker in workers:
+            machines.setdefault(get_address_host(worker), []).append(worker)
+        steps = dict[str, MeasuredSteps]()
+        for row in zip_longest(*machines.values()):
+            self._on_step(f"steps: {len(steps)} of {len(workers)} workers timed")
+            timings = {
+                worker: self._client.submit(_time_steps, self._experiment, workers=[worker], pure=False)
+                for worker in filter(None, row)
+            }
+            steps |= {worker: self._result(timing, worker) for worker, timing in timings.items()}
+        self._found.steps = {worker: steps[worker] for worker in workers}
         self._found.problems += slow_workers(self._found.steps)
 
     def _time_links(self) -> None:
-        found = self._found
-        for worker in found.workers:
-            others = [each for each in found.workers if each != worker]
-            with self._echo(worker) as address:
-                for other in others:
-                    timing = self._start(other, _time_link, address)
-                    found.links[other, worker] = self._result(timing, other)
-                if worker == found.workers[0] and len(others) > 1:
-                    timings = {other: self._start(other, _time_link, address) for other in others}
-                    for other, timing in timings.items():
-                        found.at_once[other, worker] = self._result(timing, other)
+        found, began = self._found, time.monotonic()
+        if len(found.workers) < 2:
+            return
+        most, all_rounds = len(found.workers) * (len(found.workers) - 1), rounds(found.workers)
+        for number, pairs in enumerate(all_rounds, 1):
+            took = (time.monotonic() - began) / max(1, number - 1)
+            if number > _ROUNDS and time.monotonic() + took > began + _LINKS_S:
+                break
+            self._on_step(
+                f"links: {len(found.links):,} of {most:,} timed, in round {number} of {len(all_rounds)}; "
+                f"at most {_LINKS_S:g} s"
+            )
+            for ways in (pairs, [(end, start) for start, end in pairs]):
+                with self._echoes([end for _, end in ways]) as addresses:
+                    found.links |= self._timed({pair: addresses[pair[1]] for pair in ways})
+        first, *others = found.workers
+        if len(others) > 1:
+            self._on_step(f"links: {len(others)} at once to one worker")
+            with self._echoes([first]) as addresses:
+                found.at_once = self._timed({(other, first): addresses[first] for other in others})
         found.problems += bad_links(found.links)
 
-    def _on(self, worker: str, task: Callable[..., Any], *arguments: Any) -> Any:
-        return self._result(self._client.submit(task, *arguments, workers=[worker], pure=False), worker)
+    def _timed(self, ways: Mapping[tuple[str, str], Address]) -> dict[tuple[str, str], Link | None]:
+        """Time these links at the same time."""
+        timings = {pair: self._start(pair[0], _time_link, address) for pair, address in ways.items()}
+        return {pair: self._result(timing, pair[0]) for pair, timing in timings.items()}
 
     def _result(self, future: Future, worker: str) -> Any:
         try:
@@ -248,36 +300,41 @@ class _Doctor:
         return self._client.submit(task, *arguments, workers=[worker], pure=False, key=name)
 
     @contextmanager
-    def _echo(self, worker: str) -> Iterator[Address]:
-        """Start an echo server on a worker, and yield its address."""
+    def _echoes(self, workers: Sequence[str]) -> Iterator[dict[str, Address]]:
+        """Start an echo server on each of these workers, and yield their addresses."""
         topic = f"psbench-doctor-{secrets.token_hex(8)}"
         announced: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._client.subscribe_topic(topic, lambda event: announced.put(event[1]))
-        future = self._start(worker, _echo, self._experiment, topic, 2 * _ANSWER_S + 1.0)
+        futures = {worker: self._start(worker, _echo, self._experiment, topic, worker) for worker in workers}
+        addresses = dict[str, Address]()
+        while len(addresses) < len(workers):
+            try:
+                worker, *address = announced.get(timeout=self._limits.listen_within_s)
+            except queue.Empty:
+                silent = next(worker for worker in workers if worker not in addresses)
+                self._result(futures[silent], silent)  # which says why
+                raise BackendError(f"Dask worker {silent} does not listen") from None
+            addresses[worker] = Address(*address)
         try:
-            address = Address(*announced.get(timeout=self._limits.listen_within_s))
-        except queue.Empty:
-            self._result(future, worker)  # which says why
-            raise BackendError(f"Dask worker {worker} does not listen") from None
-        try:
-            yield address
+            yield addresses
         finally:
-            with ClientSocket(address, self._key, "doctor") as socket:
-                socket.send(msg.StopRun())
-            self._result(future, worker)
+            for worker, address in addresses.items():
+                with ClientSocket(address, self._key, "doctor") as socket:
+                    socket.send(msg.StopRun())
+                self._result(futures[worker], worker)
             self._client.unsubscribe_topic(topic)
 
 
 # -------------------------------------------------------------------- on the Dask workers
 
 
-def _echo(experiment: Experiment, topic: str, idle_s: float) -> None:
+def _echo(experiment: Experiment, topic: str, worker: str) -> None:
     """Answer the probes of latency and bandwidth until stopped or idle."""
     vector = torch.zeros(_ENTRIES)
     with listening_socket(experiment, take_key(), _LARGEST) as socket:
-        get_worker().log_event(topic, list(socket.address))
+        get_worker().log_event(topic, [worker, *socket.address])
         last = time.monotonic()
-        while time.monotonic() < last + idle_s:
+        while time.monotonic() < last + _IDLE_S:
             received = socket.receive(0.25)
             if received is None:
                 continue

@@ -49,12 +49,15 @@ class Room(NamedTuple):
         Who has the others.
     able : dict of address to number of training workers, or None
         Of which the free threads and resources are enough; None if no resources are asked for.
+    resources : str
+        In words, for an error: those that are asked for, and those of all Dask workers, in use or not.
     """
 
     threads: dict[str, int]
     free: dict[str, int]
     holders: dict[str, int]
     able: dict[str, int] | None = None
+    resources: str = ""
 
     def has(self, roles: Sequence[str]) -> bool:
         """Return whether there is room for these roles."""
@@ -83,19 +86,19 @@ def _training(roles: Sequence[str]) -> int:
     return sum(worker_number(role) is not None for role in roles)
 
 
-def _free_resources() -> Callable[[Scheduler], dict[str, dict[str, float]]]:
-    """Return a function that returns the unused resources of each Dask worker, for a scheduler."""
+def _resources() -> Callable[[Scheduler], dict[str, dict[str, tuple[float, float]]]]:
+    """Return a function for a scheduler that returns the resources of each Dask worker: all, and in use."""
 
     # in here it is sent whole: a scheduler need not have psbench
-    def free(dask_scheduler: Scheduler) -> dict[str, dict[str, float]]:
+    def resources(dask_scheduler: Scheduler) -> dict[str, dict[str, tuple[float, float]]]:
         return {
             address: {
-                name: have - worker.used_resources.get(name, 0) for name, have in worker.resources.items()
+                name: (have, worker.used_resources.get(name, 0)) for name, have in worker.resources.items()
             }
             for address, worker in dask_scheduler.workers.items()
         }
 
-    return free
+    return resources
 
 
 def room_on(
@@ -134,15 +137,18 @@ async def look_for_room(client: Client, limits: ConnectionSettings, without: Col
     # who directs a run comes last: a role that dies with its process would take the director with it
     order = sorted(free, key=lambda address: any(_directs(str(key)) for key in under_way.get(address, ())))
     free = {address: free[address] for address in order if free[address] > 0}
-    able: dict[str, int] | None = None
-    if limits.resources:
-        able, found_there = {}, await client.run_on_scheduler(_free_resources())
-        for address, count in free.items():
-            have = found_there.get(address, {})
-            times = min(int(have.get(name, 0) / used) for name, used in limits.resources.items())
-            if most := min(times, count):
-                able[address] = most
-    return Room(threads, free, dict(holders), able)
+    if not limits.resources:
+        return Room(threads, free, dict(holders))
+    there = await client.run_on_scheduler(_resources())
+    able = dict[str, int]()
+    for address, count in free.items():
+        left = {name: have - used for name, (have, used) in there.get(address, {}).items()}
+        times = min(int(left.get(name, 0) / needed) for name, needed in limits.resources.items())
+        if most := min(times, count):
+            able[address] = most
+    have = [{name: all_ for name, (all_, _) in there.get(address, {}).items()} for address in threads]
+    words = f"{_listed(limits.resources)} is asked for, and the Dask workers have {_inventory(have)}"
+    return Room(threads, free, dict(holders), able, words)
 
 
 def _directs(key: str) -> bool:
@@ -273,8 +279,25 @@ def _free(room: Room) -> str:
 def _needs(roles: Sequence[str], room: Room) -> str:
     if room.able is None:
         return str(len(roles))
-    able = sum(room.able.values())
-    return f"{len(roles)}, {_training(roles)} of them with connection.resources, which {able} workers have"
+    able, training = sum(room.able.values()), _training(roles)
+    return (
+        f"{len(roles)}, {training} of them with connection.resources, of which {able} have room: "
+        f"{room.resources}"
+    )
+
+
+def _inventory(resources: Sequence[Mapping[str, float]]) -> str:
+    """Return the resources of Dask workers in words.
+
+    >>> _inventory([{"GPU": 2.0}, {}, {"GPU": 2.0}])
+    'GPU: 2 (2 of 3), none (1 of 3)'
+    """
+    counts = Counter(_listed(each) or "none" for each in resources)
+    return ", ".join(f"{words} ({count} of {len(resources)})" for words, count in counts.most_common())
+
+
+def _listed(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}: {amount:g}" for name, amount in sorted(resources.items()))
 
 
 def _held(room: Room) -> str:

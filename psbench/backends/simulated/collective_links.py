@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from psbench.backends.simulated.resources import Resources
 from psbench.clusters import Network
-from psbench.core.collective import Collective, Jobs
+from psbench.core.collective import Collective, Jobs, in_words
 from psbench.core.strategy import Strategy
 from psbench.core.view import Status
 
@@ -118,6 +118,10 @@ class CollectiveLinks:
             sums = [(self._summed_bytes[fragment], False)]
         network, placement = self._network, self._placement
         network.advance(now)
+        if placement.has_groups:
+            most = max(num_bytes for num_bytes, _ in sums)
+            said = in_words(placement, network, most, workers, network.hosts(workers))
+            self._resources.said.setdefault(said)
         self.ends_s = now + sum(
             (placement.to_all_s if to_all else placement.reduce_s)(network, num_bytes, workers)
             for num_bytes, to_all in sums

@@ -19,7 +19,7 @@ from psbench.errors import WorkerLost
 from psbench.training.local_model import LocalModel
 from psbench.training.mixing import Mixer, ModelVectors, consensus_distance
 
-#: so few models are kept without a search for those that nobody will ask for
+#: so few models are kept without a search for those that no worker will ask for
 _SMALL = 16
 
 
@@ -114,7 +114,7 @@ class PeerExchange(WorkersExchange):
             self._sent[worker, version] = model
 
     def _forget(self) -> None:
-        """Remove what nobody will ask for, once it may be half of all: each search looks at all."""
+        """Remove what no worker will ask for, once it may be half of all: each search looks at all."""
         if max(len(self._sent), self._links.num_arrivals) < self._searched_from:
             return
         # the engine's view is that at the end of the answer, whose exchanges are performed one by one

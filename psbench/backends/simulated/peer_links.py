@@ -103,7 +103,7 @@ class PeerLinks:
 
     @property
     def num_arrivals(self) -> int:
-        """Number of messages that nobody has asked for yet."""
+        """Number of messages that no worker has asked for yet."""
         return len(self._arrivals)
 
     def forget(self, before: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -40,6 +40,8 @@ class Resources:
     cores: SharedCores | None = None
     link_times: LinkTimes | None = None
     checkpoints: bool = False
+    #: how vectors are added up, in words for the user; with no values
+    said: dict[str, None] = field(default_factory=dict)
 
     @property
     def computing(self) -> tuple[Steps, Evaluator]:

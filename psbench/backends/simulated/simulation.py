@@ -369,6 +369,7 @@ class Simulation:
         paths = [] if self._folder is None else self._folder.paths
         facts: dict[str, Any] = {"time_s": self.now, "checkpoints": paths, "lost_workers": lost}
         facts |= {"usage": self.cluster.resources.step_times.usage(), "unanswered": self.ending.unanswered}
+        facts |= {"incidents": [*self.cluster.resources.said]} if self.cluster.resources.said else {}
         parameters, buffers = self.cluster.model() if self._gradients else (None, None)
         return Outcome(self.ending.status, self.ending.reason, parameters, buffers, facts)
 

@@ -27,8 +27,9 @@ def doctor_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Examine a Dask cluster: versions, links between all pairs, seconds per sample, expected problems.
+    """Examine a Dask cluster: versions, links between pairs, seconds per sample, expected problems.
 
+    It takes up to two minutes: of many workers not all pairs are timed, and the output says how many.
     Exit code 1 if there are problems.
 
     \b
@@ -43,7 +44,7 @@ def doctor_command(
         from psbench.system.files import check_new_file, write_text
     if out is not None:
         check_new_file(out)
-    found = diagnose(experiment)
+    found = diagnose(experiment, on_step=say)
     cluster = found.cluster() if found.steps else {}
     put(as_json_text(_plain(found, cluster)) if as_json else _text(found))
     if out is not None and cluster:
@@ -63,6 +64,7 @@ def _plain(found: Diagnosis, cluster: dict[str, Any]) -> dict[str, Any]:
     steps = [{"worker": worker} | each._asdict() for worker, each in found.steps.items()]
     return {
         "links": links,
+        "sampled": found.sampled,
         "at_once": at_once,
         "steps": steps,
         "problems": found.problems,
@@ -83,6 +85,8 @@ def _text(found: Diagnosis) -> str:
             both = f"{link.up_mbit_s:.0f} Mbit/s up, {link.down_mbit_s:.0f} down"
             what = f"{1e3 * link.latency_s:.3g} ms, {both}"
         lines.append(f"  {start} to {end}: {what}")
+    if found.links:
+        lines.append(f"  {found.sampled}")
     if rates := [link.up_mbit_s for link in found.at_once.values() if link is not None]:
         lines.append(f"  {len(rates)} at once to {found.workers[0]}: {sum(rates):.0f} Mbit/s together")
     lines += [f"problem: {problem}" for problem in found.problems] or ["no problems found"]

@@ -25,6 +25,10 @@ def export_command(
         Path | None,
         typer.Option("--tensorboard", metavar="DIR", help="Curves for TensorBoard; virtual or real time."),
     ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option("--perfetto", metavar="FILE", help="A trace for Perfetto or Chrome: .json or .json.gz."),
+    ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -36,25 +40,27 @@ def export_command(
         typer.Option(
             "--table",
             metavar="TABLE",
-            help="Which table: curves, training, events, contributions, trained, utilisation.",
+            help="Which table: curves, training, events, contributions, trained, utilisation, energy.",
         ),
     ] = "curves",
 ) -> None:
-    """Export a saved run: tables as CSV or Parquet, scalars for TensorBoard, or a page.
+    """Export a saved run: tables as CSV or Parquet, scalars for TensorBoard, a trace, or a page.
 
     \b
     Examples:
       psbench export runs/first --csv first.csv
       psbench export runs/first --table events --parquet events.parquet
       psbench export runs/first --tensorboard tensorboard/first
+      psbench export runs/first --perfetto first.json
       psbench export runs/first --html first.html
     """  # noqa: D301
     from psbench.results.frames import TABLES
     from psbench.results.run import Run
 
-    if not any((csv, parquet, tensorboard, html)):
+    if not any((csv, parquet, tensorboard, perfetto, html)):
         raise ParameterError(
-            "export: nothing to write; give --csv FILE, --parquet FILE, --tensorboard DIR or --html FILE"
+            "export: nothing to write; give --csv FILE, --parquet FILE, --tensorboard DIR, --perfetto FILE "
+            "or --html FILE"
         )
     if table not in TABLES:
         raise UnknownName("table of a run", table, TABLES)
@@ -68,6 +74,8 @@ def export_command(
         put(run.export(path, table))
     if tensorboard is not None:
         put(run.tensorboard(tensorboard))
+    if perfetto is not None:
+        put(run.perfetto(perfetto))
     if html is not None:
         from psbench_widgets.handout import write_handout
 

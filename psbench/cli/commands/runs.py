@@ -85,10 +85,11 @@ def run_command(
         return submit_detached(experiment, out, overwrite=overwrite, resume=go_on, as_json=as_json)
     experiment, start = read_experiment(spec, values), None
     if go_on:
-        from psbench.runs.folder import ended_run, has_checkpoint
+        from psbench.runs.folder import await_folder, ended_run, has_checkpoint
 
         if out is None or overwrite:
             raise SpecError("--resume: continues the run in --out DIR; give --out, and remove --overwrite")
+        await_folder(out, experiment.connection.restart_within_s)  # the job before may write its checkpoint
         if ended := ended_run(out, experiment):
             say(f"the run in {out} has ended")
             return _end(ended, 0, out, as_json)

@@ -31,6 +31,9 @@ def calibrate_command(
 ) -> int:
     """Measure machines by short live runs (BSP, and ASP with half the batch, twice each), and fit a cluster.
 
+    Exit code 1 if the fitted cluster does not reproduce these runs within 25 %, beyond what repeats differ
+    by: psbench predict refuses that profile.
+
     \b
     Examples:
       psbench calibrate --set cluster.workers=4 --set cluster.name=custom
@@ -61,6 +64,9 @@ def calibrate_command(
         put(remark)
     for unknown in found.unknown:
         put(f"not identified: {unknown}")
+    if found.not_reproduced:
+        say(f"wrote {out}, but psbench predict refuses it: {found.not_reproduced}")
+        return FAILED
     say(f"wrote {out}; to use it: psbench predict {out} --strategy ssp --strategy local_sgd")
     return 0
 
@@ -198,7 +204,8 @@ def diagnose_command(
     """Show the waiting times between workers in a trace, and the straggler of each collective operation.
 
     A CSV has the columns worker, step, begin, end (seconds; end: ready for the collective). From torch:
-    traces of the profiler with a `schedule` and `profiler.step()`, or dumps of the Flight Recorder as JSON.
+    traces of the profiler with a `schedule` and `profiler.step()`, or dumps of the Flight Recorder as JSON,
+    whose process groups are shown one by one.
 
     \b
     Examples:
@@ -206,13 +213,25 @@ def diagnose_command(
       psbench diagnose trace_rank_*.json --out cluster.yaml
     """  # noqa: D301
     check_there(*files)
-    from psbench.twin import blame, cluster_of, read_meetings
+    from psbench.twin import blame, cluster_of, read_trace
 
-    meetings = read_meetings(files)
-    found = blame(meetings)
-    put(as_json_text(found.plain()) if as_json else found)
+    traced = read_trace(files)
+    found = {name: blame(meetings) for name, meetings in traced.groups.items()}
+    alone = not traced.left_out and len(found) == 1
+    if as_json:
+        plain = {name: each.plain() for name, each in found.items()}
+        both = {"process_groups": plain, "left_out": traced.left_out}
+        put(as_json_text(next(iter(plain.values())) if alone else both))
+    else:
+        for name, each in found.items():
+            put(each if alone else f"process group {name}:\n{each}")
+    for name, why in traced.left_out.items():
+        say(f"process group {name} is left out: {why}")
     if out is not None:
+        largest, meetings = next(iter(traced.groups.items()))
         cluster_of(meetings, out)
+        if len(found) > 1:
+            say(f"process group {largest} has the most steps; its workers are the cluster")
         say(f"wrote {out}, without links: add known values of links beside step_time")
         say(f"play another strategy on it: psbench run {out} --set strategy=ssp --set timing_only=true")
     return 0

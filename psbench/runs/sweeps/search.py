@@ -13,6 +13,7 @@ from psbench.core.switching_strategy import SwitchingStrategy
 from psbench.core.target import Target
 from psbench.errors import DataError, Diverged, ParameterError
 from psbench.metrics import interval
+from psbench.percents import UNIT
 from psbench.results.text import ShownTable, two_digits
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Search(ShownTable):
         called = self.metric.replace("_", " ")
         lines = [
             f"target: {called} {self.target:.4g}, the mean of whole runs; tolerance {self.tolerance:g}",
-            f"found: {100 * self.fraction:.4g} % of the epochs under the first strategy",
+            f"found: {_share(self.fraction)} of the epochs under the first strategy",
         ]
         if self.runs:
             spent = sum(run.summary()["time_s"] for runs in self.runs.values() for run in runs)
@@ -129,10 +130,10 @@ class Search(ShownTable):
         rows = []
         for row in self.table().to_dict("records"):
             half = row[f"{self.metric}_ci"]
-            cells = [f"{100 * row['fraction']:.4g} %", str(row["n"])]
+            cells = [_share(row["fraction"]), str(row["n"])]
             cells += [self._in_text(row[self.metric], half), self._in_text(row["lost"])]
             cells.append("yes" if row["keeps"] else "no")
-            cells += [f"{row['time_s']:.4g}", f"{row['speed_up']:.2f} ×"] if self.runs else []
+            cells += [f"{row['time_s']:.4g}", f"{row['speed_up']:.2f}\u00a0×"] if self.runs else []
             rows.append(cells)
         return headings[: len(rows[0])], rows
 
@@ -142,7 +143,7 @@ class Search(ShownTable):
         scale = 100 if percent else 1
         shown = f"{scale * value:.2f}" if percent else f"{value:.4g}"
         shown += f" ± {two_digits(scale * half)}" if half is not None and half == half else ""
-        return f"{shown} %" if percent else shown
+        return f"{shown}{UNIT}" if percent else shown
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data."""
@@ -312,7 +313,7 @@ def find_fraction(
         if fraction not in done:
             planned = at_fraction(experiment, fraction)
             seeds = range(experiment.seed, experiment.seed + runs)
-            cells = [Cell(planned.but(seed=each), {"share": f"{100 * fraction:.4g}%"}) for each in seeds]
+            cells = [Cell(planned.but(seed=each), {"share": _share(fraction)}) for each in seeds]
             done[fraction] = runs_of(cells, **options)
         return value_of(done[fraction][seed - experiment.seed], column)
 
@@ -343,6 +344,11 @@ def _check_evaluated(experiment: Experiment, column: str) -> None:
             f"{'validation' if of == 'val' else 'training'} set, but these runs evaluate {known}; choose "
             "with `metric`"
         )
+
+
+def _share(fraction: float) -> str:
+    """Return a share of the epochs as text."""
+    return f"{100 * fraction:.4g}{UNIT}"
 
 
 def value_of(run: Run, column: str) -> float:

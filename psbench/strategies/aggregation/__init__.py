@@ -20,6 +20,7 @@ from psbench.strategies.aggregation.gradient_estimates import GradientEstimates 
 from psbench.strategies.aggregation.gradient_table import GradientTable as GradientTable
 from psbench.strategies.aggregation.heloco import HeLoCo as HeLoCo
 from psbench.strategies.aggregation.last_write import LastWrite as LastWrite
+from psbench.strategies.aggregation.look_ahead import LookAheadOuter as LookAheadOuter
 from psbench.strategies.aggregation.loss_weighted import LossWeighted as LossWeighted
 from psbench.strategies.aggregation.mean import Mean as Mean
 from psbench.strategies.aggregation.mean import Sum as Sum

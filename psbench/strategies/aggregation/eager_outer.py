@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.core.needs import NEEDS_BARRIER
-from psbench.strategies.aggregation.outer import nesterov
+from psbench.strategies.aggregation.nesterov import nesterov
 
 SOURCE = "Kale et al. 2025 (Eager updates), sec. 3"
 

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Pushed, State, Step, Vector, parameter
 from psbench.core.arithmetic import apart, end_to_end, weighted_sum
-from psbench.strategies.aggregation.outer import nesterov
+from psbench.strategies.aggregation.nesterov import nesterov
 
 SOURCE = "Decoupled DiLoCo 2026"
 _Merge: TypeAlias = Callable[[list[Vector], list[float]], Vector]

@@ -53,6 +53,20 @@ streaming_diloco = Published(
     defaults={"outer_lr": 0.4},  # the paper sends 4 bits a value too: codec="e3m0"
 )
 
+#: the papers: 1 % or .5 % of the entries at a time, of models with millions of entries
+loscar = Published(
+    "loscar",
+    "workers average a random share of the entries at a time and keep their own values of the others",
+    "Maziane et al. 2026 (LOSCAR-SGD), Beton et al. 2025 (SPARTA)",
+    [consistency.BSP, aggregation.Outer, communication.Fragments],
+    defaults={
+        **{"outer_optimizer": "plain", "outer_lr": 1.0, "outer_momentum": 0.0},
+        **{"fragment_pattern": "random", "takes": "change", "first_push": "after_share"},
+        **{"num_fragments": 5, "local_steps": 20, "overlap": 1},
+    },
+    also={"sparta": {"num_fragments": 20, "local_steps": 20, "overlap": 0}},
+)
+
 eager_diloco = Published(
     "eager_diloco",
     "diloco without waiting: workers step with their own new difference and the others' previous one",
@@ -113,6 +127,14 @@ async_local_sgd = Published(
     "workers push differences of many local steps without waiting; momentum is applied every few pushes",
     "Liu et al. 2024 (Async Local-SGD)",
     [consistency.Grace, aggregation.DelayedNesterov, communication.DynamicLocalSGD],
+    defaults=_KEPT | {"local_steps": 20},
+)
+
+mla = Published(
+    "mla",
+    "workers push differences of many local steps without waiting; each is applied with averaged momentum",
+    "Ajanthan et al. 2025 (MLA)",
+    [consistency.ASP, aggregation.LookAheadOuter, communication.LocalSGD],
     defaults=_KEPT | {"local_steps": 20},
 )
 

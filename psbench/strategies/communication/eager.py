@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from psbench.core import ClusterView, Directive, Orders, OwnSteps, WorkerPolicy, parameter
 from psbench.core.arithmetic import State, Vector, WorkerStep
-from psbench.strategies.aggregation.outer import nesterov
+from psbench.strategies.aggregation.nesterov import nesterov
 
 SOURCE = "Kale et al. 2025 (Eager updates), sec. 3"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+import numpy as np
 from pydantic import PrivateAttr, model_validator
 
 from psbench.core import Action, ClusterView, Directive, Orders, OwnSteps, Push, WorkerPolicy, parameter
@@ -63,9 +64,11 @@ class Fragments(OwnSteps):
         H, steps between two pushes of the same fragment; a multiple of `num_fragments`.
     num_fragments : int, >= 1
         P.
-    fragment_pattern : "strided" or "contiguous"
+    fragment_pattern : "strided", "contiguous" or "random"
         The model's tensors l, l + P, l + 2P and so on are a fragment, or consecutive ones of about as many
-        entries.
+        entries. Random deals out single entries, as evenly as possible.
+    pattern_seed : int
+        Of the random pattern. All workers deal alike, so that no indices are sent.
     overlap : int, steps, 0 <= tau < H/P
         tau: steps that a worker takes while its push is under way. It waits if the answer takes longer; one
         that is there earlier is kept until then.
@@ -83,16 +86,23 @@ class Fragments(OwnSteps):
     and alpha = 0; independent workers with alpha = 1. Bytes in H steps are DiLoCo's; the
     peak is one P-th. The change is alpha = 0 without overlap. With one fragment and a plain outer step of 1
     it is hivemind's averaging of states while peers step on, without its matchmaking.
+    LOSCAR-SGD and SPARTA are random fragments, the change, and a plain outer step of 1: with y_j the pushed
+    value and z_j that after the overlap, x_j = mean_j + (z_j - y_j) for the entries of the fragment, which
+    keeps the mean of the workers' models.
     With no overlap and P > 1 the other fragments keep what they have done. Without a barrier (`asp` or `ssp`,
     with `fedbuff`) every worker goes through the fragments by itself, and is answered at once.
     Our reading: a fragment is of whole tensors, where the paper takes groups of transformer layers;
     BatchNorm's statistics travel with every fragment. Where a strategy switches, the last push is of one
     fragment, and what the others have done since theirs is lost. The paper sends 4 bits a value: codec e3m0.
+    Random fragments are dealt once and take turns, as in one of the selections of SPARTA's code; LOSCAR-SGD
+    draws the entries of each push anew. The evaluated model has the last mean of every entry.
 
     Source
     ------
     Douillard et al. (2025), "Streaming DiLoCo with overlapping communication: Towards a Distributed Free
-    Lunch", Alg. 2; the change: the state averager of hivemind's source (`delta_rule_averaging`).
+    Lunch", Alg. 2; the change: the state averager of hivemind's source (`delta_rule_averaging`). Random
+    fragments: Maziane et al. (2026), as an implementation of others restates its rule, and
+    `ShuffledSequentialIndexSelector` of exo-explore/gym 9fa323c, exogym/strategy/sparta.py.
     The paper: H of 30 and 100, P of 3 layers each, tau of 1 to 10, alpha of .5 and 0.
 
     Examples
@@ -110,9 +120,10 @@ class Fragments(OwnSteps):
         20, "steps between two pushes of a fragment", unit="steps", source=SOURCE, ge=1
     )
     num_fragments: int = parameter(2, "parts of the model that are pushed in turn", source=SOURCE, ge=1)
-    fragment_pattern: Literal["strided", "contiguous"] = parameter(
-        "strided", "tensors of a fragment: every P-th, or consecutive ones", source=SOURCE
+    fragment_pattern: Literal["strided", "contiguous", "random"] = parameter(
+        "strided", "a fragment: every P-th tensor, consecutive tensors, or random entries", source=SOURCE
     )
+    pattern_seed: int = parameter(0, "seed of the random pattern", source="our reading", ge=0)
     overlap: int = parameter(1, "steps while a push is in transit", unit="steps", source=SOURCE, ge=0)
     mixing: float = parameter(0.5, "share of its local value that a worker keeps", source=SOURCE, ge=0, le=1)
     takes: Literal["mixture", "change"] = parameter(
@@ -157,6 +168,8 @@ class Fragments(OwnSteps):
         """Return the entries of each fragment."""
         if not layout:
             return []
+        if self.fragment_pattern == "random":
+            return self._random(sum(size for _, size in layout))
         if self.num_fragments > len(layout):
             raise ParameterError(
                 f"num_fragments: {self.num_fragments}, but the model has {len(layout)} tensors to divide"
@@ -172,6 +185,15 @@ class Fragments(OwnSteps):
                 own.append((start, stop))
             start = stop
         return [*found]
+
+    def _random(self, entries: int) -> list[FragmentRanges]:
+        if self.num_fragments > entries:
+            raise ParameterError(
+                f"num_fragments: {self.num_fragments}, but the model has {entries} entries to divide"
+            )
+        dealt = np.random.Generator(np.random.PCG64(self.pattern_seed)).permutation(entries)
+        hands = [np.sort(dealt[fragment :: self.num_fragments]) for fragment in range(self.num_fragments)]
+        return [[(at, at + 1) for at in hand.tolist()] for hand in hands]
 
     def _strided(self, count: int) -> list[int]:
         return [tensor % self.num_fragments for tensor in range(count)]

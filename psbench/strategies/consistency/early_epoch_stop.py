@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, parameter
@@ -37,21 +39,27 @@ class EarlyEpochStop(Consistency):
     )
 
     _samples: dict[str, int] = PrivateAttr(default_factory=dict)  # of this epoch, by worker
+    _done: int | None = PrivateAttr(None)  # workers that have done their share; None: not counted yet
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Commit, and release the worker or hold it until the end of the epoch."""
         key = str(push.worker)
+        was_done = self._is_done(push.worker, view)
         self._samples[key] = self._samples.get(key, 0) + push.samples
+        if self._done is not None:
+            self._done += self._is_done(push.worker, view) and not was_done
         return [Commit([push]), *self._go_on(push.worker, view)]
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
         """Release a newcomer to begin its share."""
         self._samples.pop(str(worker), None)
+        self._done = None
         return [Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
         """End the epoch if enough of the remaining workers have done their share."""
         self._samples.pop(str(worker), None)
+        self._done = None
         return self._end(view)
 
     def _go_on(self, worker: int, view: ClusterView) -> list[Action]:
@@ -61,11 +69,17 @@ class EarlyEpochStop(Consistency):
 
     def _end(self, view: ClusterView) -> list[Action]:
         """Return the actions that end the epoch; none while too few workers are done."""
-        done = [worker for worker in view.active if self._is_done(worker, view)]
-        if len(done) < ceil(self.fraction * view.num_active):
+        if self._done is None:
+            self._done = sum(self._is_done(worker, view) for worker in view.active)
+        if self._done < ceil(self.fraction * view.num_active):
             return []
-        self._samples = {}
+        done = [worker for worker in view.active if self._is_done(worker, view)]
+        self._samples, self._done = {}, 0
         return [Release(worker) for worker in done]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the samples, from which the rest follows."""
+        return {"_samples": {**self._samples}}
 
     def _is_done(self, worker: int, view: ClusterView) -> bool:
         return self._samples.get(str(worker), 0) * view.num_workers >= view.dataset_size

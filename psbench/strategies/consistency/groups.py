@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from typing import Any
+
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Commit, Discard, Hold, Push, Release, parameter
@@ -82,41 +85,66 @@ class RandomGroups(_Groups):
     name = "random_groups"
     source = "Luo et al. 2020 (Prague); thesis 3.4"
 
-    _drawn: list[list[int]] = PrivateAttr(default_factory=list)  # groups that have not averaged, in order
+    #: groups that have not averaged, in order, by number; the numbers of each worker's, the oldest first
+    _drawn: dict[int, list[int]] = PrivateAttr(default_factory=dict)
+    _numbers: dict[int, list[int]] = PrivateAttr(default_factory=dict)
+    _next: int = PrivateAttr(0)
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Draw a group for a worker without one; serve the groups that are complete."""
+        """Draw a group for a worker without one; average the oldest group of the worker if it is complete.
+
+        No other group can be: each has members that do not wait, or that wait for an older one.
+        """
         worker = push.worker
-        if not any(worker in group for group in self._drawn):
-            others = [other for other in view.active if other != worker]
-            count = min(self.group_size - 1, len(others))
-            chosen = view.rng.choice(len(others), count, replace=False) if count else []
-            self._drawn.append(sorted([worker, *(others[each] for each in chosen)]))
-        served = self._serve(view)
-        is_released = any(isinstance(each, Release) and each.worker == worker for each in served)
-        return served if is_released else [*served, Hold(worker, REASON)]
+        if not self._numbers.get(worker):
+            here = view.active
+            place, others = bisect_left(here, worker), len(here) - 1
+            count = min(self.group_size - 1, others)
+            chosen = view.rng.choice(others, count, replace=False) if count else []
+            self._add(sorted([worker, *(here[int(each) + (int(each) >= place)] for each in chosen)]))
+        return self._average(self._numbers[worker][0], view) or [Hold(worker, REASON)]
+
+    def _add(self, group: list[int]) -> None:
+        self._drawn[self._next] = group
+        for worker in group:
+            self._numbers.setdefault(worker, []).append(self._next)
+        self._next += 1
+
+    def _average(self, number: int, view: ClusterView) -> list[Action]:
+        """Return the average of a group whose members all wait, and wait for no older group."""
+        group, pushes = self._drawn[number], list[Push]()
+        for worker in group:
+            push = view.pending.get(view.workers[worker].last_push)
+            if push is None or self._numbers[worker][0] != number:
+                return []
+            pushes.append(push)
+        del self._drawn[number]
+        for worker in group:
+            del self._numbers[worker][0]
+        return [Commit(pushes), *(Release(worker) for worker in group)]
 
     def _without(self, worker: int, view: ClusterView) -> list[Action]:
-        left = [[member for member in group if member != worker] for group in self._drawn]
-        self._drawn = [group for group in left if group]
-        return self._serve(view)
+        self._set([[member for member in group if member != worker] for group in self._drawn.values()])
+        actions, gone_on = list[Action](), set[int]()
+        for number, group in list(self._drawn.items()):
+            if gone_on.isdisjoint(group) and (average := self._average(number, view)):
+                actions += average
+                gone_on.update(group)  # their pushes are pending until the answer is performed
+        return actions
+
+    def _set(self, groups: list[list[int]]) -> None:
+        self._drawn, self._numbers = {}, {}
+        for group in filter(None, groups):
+            self._add(group)
 
     def on_drained(self, view: ClusterView) -> list[Action]:
         """Average all that wait, before a switch."""
-        self._drawn = []
+        self._set([])
         return super().on_drained(view)
 
-    def _serve(self, view: ClusterView) -> list[Action]:
-        """Return the averages of groups whose members all wait, and wait for no older group."""
-        pushes = {push.worker: push for push in view.buffered()}
-        actions: list[Action] = []
-        busy, kept = set[int](), []  # members of older groups that are not served
-        for group in self._drawn:
-            if busy.isdisjoint(group) and pushes.keys() >= set(group):
-                actions += [Commit([pushes.pop(worker) for worker in group])]
-                actions += [Release(worker) for worker in group]
-            else:
-                busy.update(group)
-                kept.append(group)
-        self._drawn = kept
-        return actions
+    def state_dict(self) -> dict[str, Any]:
+        """Return the groups in order."""
+        return {"_drawn": [[*group] for group in self._drawn.values()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._set([[*group] for group in state["_drawn"]])

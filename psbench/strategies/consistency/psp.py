@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from typing import Any
+
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Commit, Consistency, Hold, Push, Release, Status, parameter
+from psbench.core.view import WAITING
 
 SOURCE = "Wang et al. 2017 (PSP)"
 
@@ -36,22 +40,35 @@ class PSP(Consistency):
     )
 
     _drawn: dict[str, list[int]] = PrivateAttr(default_factory=dict)  # whom each waiting worker waits for
+    _drawn_by: dict[int, set[int]] = PrivateAttr(default_factory=dict)  # the same, by whom it waits for
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
-        """Commit, draw, and release every waiting worker that is close enough to its drawn workers."""
-        others = [worker for worker in view.active if worker != push.worker]
-        count = min(self.sample, len(others))
-        drawn = (
-            view.rng.choice(len(others), count, replace=False) if 0 < count < len(others) else range(count)
-        )
-        self._drawn[str(push.worker)] = sorted(others[int(i)] for i in drawn)
-        released = self._released(view)
-        held: list[Action] = [] if Release(push.worker) in released else [Hold(push.worker, "drawn workers")]
+        """Commit, draw, and release every waiting worker that is close enough to its drawn workers.
+
+        Only a worker that has drawn this one can be closer than before.
+        """
+        here, worker = view.active, push.worker
+        place, others = bisect_left(here, worker), len(here) - 1
+        count = min(self.sample, others)
+        drawn = view.rng.choice(others, count, replace=False) if 0 < count < others else range(count)
+        self._draw(worker, sorted(here[int(i) + (int(i) >= place)] for i in drawn))
+        close = sorted({worker, *self._drawn_by.get(worker, ())})
+        waiting = [each for each in close if view.workers[each].status in WAITING]
+        released = [Release(each) for each in waiting if self._may_go_on(each, view)]
+        held: list[Action] = [] if Release(worker) in released else [Hold(worker, "drawn workers")]
         return [Commit([push]), *released, *held]
+
+    def _draw(self, worker: int, drawn: list[int]) -> None:
+        for other in self._drawn.pop(str(worker), []):
+            self._drawn_by[other].discard(worker)
+        if drawn:
+            self._drawn[str(worker)] = drawn
+        for other in drawn:
+            self._drawn_by.setdefault(other, set()).add(worker)
 
     def on_join(self, worker: int, view: ClusterView) -> list[Action]:
         """Release a newcomer, and forget the workers it waited for before it left."""
-        self._drawn.pop(str(worker), None)
+        self._draw(worker, [])
         return [Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
@@ -65,3 +82,12 @@ class PSP(Consistency):
         clock = view.workers[worker].clock
         drawn = (view.workers[other] for other in self._drawn.get(str(worker), []))
         return all(clock - other.clock <= self.lead for other in drawn if other.status is not Status.GONE)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return who was drawn by whom."""
+        return {"_drawn": {worker: [*drawn] for worker, drawn in self._drawn.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._drawn, self._drawn_by = {}, {}
+        for worker, drawn in state["_drawn"].items():
+            self._draw(int(worker), [*drawn])

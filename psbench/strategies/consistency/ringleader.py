@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from typing import Any
+
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Commit, Consistency, Push, Release
@@ -43,27 +46,42 @@ class Ringleader(Consistency):
     waits_for = "none"
 
     _unserved: list[int] = PrivateAttr(default_factory=list)  # of the round; empty while one is collected
+    _collected: set[int] | None = PrivateAttr(None)  # whose pushes are stored; None: not counted yet
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Make a version if the push completes a collection, or is its worker's first one of the round."""
         worker, commit = push.worker, list[Action]()
         if not self._unserved:
             commit = self._begin_round(view, served=worker)
-        elif worker in self._unserved:
-            self._unserved.remove(worker)
+        elif self._serve(worker):
             commit = [Commit([push])]
         return [*commit, Release(worker)]
 
     def on_leave(self, worker: int, view: ClusterView) -> list[Action]:
         """Release the others; begin a round if only the lost worker was missing."""
-        if worker in self._unserved:
-            self._unserved.remove(worker)
+        self._serve(worker)
         return [] if self._unserved else self._begin_round(view)
+
+    def _serve(self, worker: int) -> bool:
+        """Remove a worker from those of the round, which are in order; return whether it was among them."""
+        place = bisect_left(self._unserved, worker)
+        if place == len(self._unserved) or self._unserved[place] != worker:
+            return False
+        del self._unserved[place]
+        return True
 
     def _begin_round(self, view: ClusterView, served: int = -1) -> list[Action]:
         """Commit the stored pushes if every worker has pushed; release a worker that has just joined."""
-        active = view.active
-        if not active or not {push.worker for push in view.pending.values()}.issuperset(active):
+        if self._collected is None:
+            self._collected = {push.worker for push in view.pending.values()}
+        elif served >= 0:
+            self._collected.add(served)
+        active = view.active if len(self._collected) >= view.num_active else []
+        if not active or not self._collected.issuperset(active):
             return []
-        self._unserved = [worker for worker in active if worker != served]
+        self._unserved, self._collected = [worker for worker in active if worker != served], None
         return [Commit(view.buffered())]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the workers of the round; the view has the pushes that are stored."""
+        return {"_unserved": [*self._unserved]}

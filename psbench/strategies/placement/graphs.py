@@ -139,7 +139,9 @@ def senders(graph: str, worker: int, exchange: int, n: int, seed: int = 0) -> li
     """
     if graph not in DIRECTED:
         return receivers(graph, worker, exchange, n, seed)
-    return [other for other in range(n) if worker in receivers(graph, other, exchange, n, seed)]
+    # all workers send equally far: it receives from those as far behind it as it sends ahead
+    ahead = [(other - worker) % n for other in receivers(graph, worker, exchange, n, seed)]
+    return sorted((worker - hop) % n for hop in ahead)
 
 
 def weights(graph: str, exchange: int, n: int, seed: int = 0) -> Doubles:

@@ -6,12 +6,12 @@ from typing import Literal
 
 from psbench.core import parameter
 from psbench.core.collective import NetworkTimes, Shares
-from psbench.strategies.placement.all_reduce import AllReduce
+from psbench.strategies.placement.all_reduce import Ring
 
 SOURCE = "Rajbhandari et al. 2020 (ZeRO)"
 
 
-class Sharded(Shares, AllReduce):
+class Sharded(Shares, Ring):
     """All-Reduce whose workers each hold 1/n of the state and gather parameters for each computation.
 
     With k vectors of the optimizer, a worker holds of each parameter, in 4 bytes each: parameter, gradient
@@ -32,6 +32,7 @@ class Sharded(Shares, AllReduce):
 
     Examples
     --------
+    >>> from psbench.strategies.placement import AllReduce
     >>> ring, sharded = AllReduce(), Sharded()
     >>> [each.bytes_up(400, 4) + each.bytes_down(400, 4) for each in (ring, sharded)]
     [600, 900]

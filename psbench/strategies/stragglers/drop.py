@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from statistics import median
+from bisect import bisect_left, insort
+from typing import Any
 
 from pydantic import PrivateAttr
 
@@ -52,6 +53,10 @@ class DropStragglers(Stragglers):
 
     _times: dict[str, list[float]] = PrivateAttr(default_factory=dict)  # last step times by worker, seconds
     _slow: dict[str, int] = PrivateAttr(default_factory=dict)  # pushes in a row at which a worker was slow
+    #: mean times of the members, by worker and in order, for one membership of the run
+    _means: dict[str, float] = PrivateAttr(default_factory=dict)
+    _ranked: list[float] = PrivateAttr(default_factory=list)
+    _membership: int = PrivateAttr(-1)
 
     def allowed(self, num_workers: int) -> int:
         """Return the maximum number of workers dropped at a time."""
@@ -80,10 +85,23 @@ class DropStragglers(Stragglers):
         return [Readmit(int(key.removeprefix(_KEY)))] if key.startswith(_KEY) else []
 
     def _is_slow(self, key: str, view: ClusterView) -> bool:
-        seen = (self._times.get(str(worker)) for worker in view.active)
-        means = [sum(times) / len(times) for times in seen if times]
         own = self._times[key]
-        return len(own) == self.window and sum(own) / len(own) > self.factor * median(means)
+        mean = sum(own) / len(own)
+        if self._membership == view.membership:
+            if (before := self._means.get(key)) is not None:
+                del self._ranked[bisect_left(self._ranked, before)]
+            self._means[key] = mean
+            insort(self._ranked, mean)
+        else:
+            self._rank_all(view)
+        middle = len(self._ranked) // 2
+        median = (self._ranked[middle] + self._ranked[-1 - middle]) / 2
+        return len(own) == self.window and mean > self.factor * median
+
+    def _rank_all(self, view: ClusterView) -> None:
+        times = {key: own for key in map(str, view.active) if (own := self._times.get(key))}
+        self._means = {key: sum(own) / len(own) for key, own in times.items()}
+        self._ranked, self._membership = sorted(self._means.values()), view.membership
 
     def _may_drop(self, view: ClusterView) -> bool:
         dropped = sum(worker.dropped for worker in view.workers.values())
@@ -97,3 +115,11 @@ class DropStragglers(Stragglers):
     def _forget(self, worker: int) -> None:
         self._times.pop(str(worker), None)
         self._slow.pop(str(worker), None)
+        self._membership = -1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the times, from which the means follow."""
+        return {
+            "_times": {key: [*own] for key, own in self._times.items()},
+            "_slow": {**self._slow},
+        }

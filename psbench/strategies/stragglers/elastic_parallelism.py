@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from statistics import median
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from pydantic import PrivateAttr
 
@@ -78,13 +79,10 @@ class ElasticParallelism(Stragglers):
 def helped(seconds: dict[int, float], own: dict[int, int], threshold: float) -> dict[int, int]:
     """Return the samples of each worker, given the seconds of a sample and the batches without help."""
     times = {worker: seconds[worker] * own[worker] for worker in own}
-    slow = [
-        worker
-        for worker, time_s in times.items()
-        if time_s > threshold * median([times[other] for other in times if other != worker] or [time_s])
-    ]
-    slow.sort(key=lambda worker: (-times[worker], worker))
-    idle = sorted((worker for worker in times if worker not in slow), key=lambda one: (times[one], one))
+    ranked = sorted(times.values())
+    late = {each for each, time_s in times.items() if time_s > threshold * _median_of_others(ranked, time_s)}
+    slow = sorted(late, key=lambda worker: (-times[worker], worker))
+    idle = sorted(times.keys() - late, key=lambda worker: (times[worker], worker))
     sizes = dict(own)
     for straggler, helper in zip(slow, idle, strict=False):
         even = (times[straggler] - times[helper]) / (seconds[straggler] + seconds[helper])
@@ -92,3 +90,12 @@ def helped(seconds: dict[int, float], own: dict[int, int], threshold: float) -> 
         sizes[straggler] -= moved
         sizes[helper] += moved
     return sizes
+
+
+def _median_of_others(ranked: Sequence[float], own: float) -> float:
+    """Return the median of these numbers in order without one of them, or that one if it is alone."""
+    place, count = bisect_left(ranked, own), len(ranked) - 1
+    if not count:
+        return own
+    low, high = ((middle + (middle >= place)) for middle in ((count - 1) // 2, count // 2))
+    return (ranked[low] + ranked[high]) / 2

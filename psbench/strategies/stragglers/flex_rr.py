@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from typing import Any
+
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Orders, Push, Report, Stragglers, Tell, parameter
@@ -62,46 +65,91 @@ class FlexRR(Stragglers):
     _done: dict[str, float] = PrivateAttr(default_factory=dict)  # samples done, as of the last report
     _pieces: dict[str, float] = PrivateAttr(default_factory=dict)  # samples of a micro-step
 
+    #: progress of each computing worker, between two reports; the same in order, and of those with work left
+    _progress: dict[int, tuple[float, bool]] = PrivateAttr(default_factory=dict)
+    _by_progress: list[tuple[float, int]] = PrivateAttr(default_factory=list)
+    _with_work: list[tuple[float, int]] = PrivateAttr(default_factory=list)
+    #: the membership for which these are known; -1 while the piece of a worker is not
+    _membership: int = PrivateAttr(-1)
+
     def on_release(self, worker: int, view: ClusterView) -> Orders:
         """Record the start of a worker's round, with its whole batch."""
         key = str(worker)
         self._quotas[key] = view.workers[worker].batch_size
         self._done[key] = 0.0
+        self._rank(worker)
         return {}
 
     def on_push(self, push: Push, view: ClusterView) -> list[Action]:
         """Compensate for late orders: another worker processes the missing samples."""
-        key, others = str(push.worker), view.computing
+        key = str(push.worker)
         missing = self._quotas[key] - push.samples
         self._quotas[key] = push.samples
-        if not missing or not others:
+        self._unrank(push.worker)
+        others = view.computing if missing else []
+        if not others:
             return []
         least_far = max(others, key=lambda w: (self._unbegun(w), -w))
         # samples done twice are taken off another's quota, as far as it has not begun them
         missing = max(missing, -max(0, self._unbegun(least_far)))
         self._quotas[str(least_far)] += missing
+        self._rank(least_far)
         return [self._tell(least_far, view)] if missing else []
 
     def on_report(self, report: Report, view: ClusterView) -> list[Action]:
         """Record the worker's progress, and move work if another worker is far behind or ahead."""
-        key = str(report.worker)
+        key, reporter = str(report.worker), report.worker
         self._done[key], self._pieces[key] = report.stats["done"], report.stats["piece"]
-        at = self._progress(report, view)
-        slow = min(at, key=lambda w: (at[w] / self._quotas[str(w)], w))
-        ready = [w for w in at if w != slow and self._unbegun(w) > 0]
-        if not ready:
+        if self._membership == view.membership:
+            self._rank(reporter)
+        else:
+            self._rank_all(view)
+        own = self._at(reporter, reporter) / self._quotas[key]
+        behind = [each for each in self._by_progress[:2] if each[1] != reporter]
+        slow = min([(own, reporter), *behind])
+        with_work = [(share, -place) for share, place in self._with_work[-3:] if -place != reporter]
+        with_work += [(own, reporter)] if self._unbegun(reporter) > 0 else []
+        ahead = [(share, -worker) for share, worker in with_work if worker != slow[1]]
+        if not ahead:
             return []
-        fast = max(ready, key=lambda w: (at[w] / self._quotas[str(w)], -w))
-        return self._move(fast, slow, at, view)
+        fast, slowest = -max(ahead)[1], slow[1]
+        at = {worker: self._at(worker, reporter) for worker in (fast, slowest)}
+        return self._move(fast, slowest, at, view)
 
-    def _progress(self, report: Report, view: ClusterView) -> dict[int, float]:
-        """Return an estimate of the samples that each computing worker has finished."""
-        at = {}
-        for worker in view.computing:
-            key = str(worker)
-            halfway = 0.0 if worker == report.worker else self._piece(key) / 2
-            at[worker] = min(self._done[key] + halfway, self._quotas[key])
-        return at
+    def _at(self, worker: int, reporter: int) -> float:
+        """Return an estimate of the samples that a worker has finished, at the report of one."""
+        key = str(worker)
+        halfway = 0.0 if worker == reporter else self._piece(key) / 2
+        return min(self._done[key] + halfway, self._quotas[key])
+
+    def _rank_all(self, view: ClusterView) -> None:
+        """Rank the computing workers, as others are active or their pieces may be of any size."""
+        self._progress, self._by_progress, self._with_work = {}, [], []
+        computing = view.computing
+        for worker in computing:
+            self._rank(worker)
+        is_known = all(str(worker) in self._pieces for worker in computing)
+        self._membership = view.membership if is_known else -1
+
+    def _rank(self, worker: int) -> None:
+        """Rank a worker by its progress, as another reports."""
+        self._unrank(worker)
+        key, has_work = str(worker), self._unbegun(worker) > 0
+        share = self._at(worker, reporter=-1) / self._quotas[key]
+        self._progress[worker] = share, has_work
+        insort(self._by_progress, (share, worker))
+        if has_work:
+            insort(self._with_work, (share, -worker))
+        if key not in self._pieces:
+            self._membership = -1
+
+    def _unrank(self, worker: int) -> None:
+        if worker not in self._progress:
+            return
+        share, has_work = self._progress.pop(worker)
+        del self._by_progress[bisect_left(self._by_progress, (share, worker))]
+        if has_work:
+            del self._with_work[bisect_left(self._with_work, (share, -worker))]
 
     def _move(self, fast: int, slow: int, at: dict[int, float], view: ClusterView) -> list[Action]:
         quotas, ours, theirs = self._quotas, str(fast), str(slow)
@@ -113,7 +161,14 @@ class FlexRR(Stragglers):
             return []
         quotas[theirs] -= samples
         quotas[ours] += samples
+        self._rank(slow)
+        self._rank(fast)
         return [self._tell(slow, view), self._tell(fast, view)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return quotas and progress, from which the order follows."""
+        names = "_quotas", "_done", "_pieces"
+        return {name: {**getattr(self, name)} for name in names}
 
     def _tell(self, worker: int, view: ClusterView) -> Tell:
         orders = {"round": view.workers[worker].base_version, "quota": self._quotas[str(worker)]}

@@ -31,7 +31,7 @@ from psbench.backends.dask.protocol.roles import roles_of
 from psbench.core.log import EventLog, Kind
 from psbench.errors import BackendError, Cancelled, ParameterError, ServerLost
 from psbench.experiment import Experiment
-from psbench.metrics import trained_groups
+from psbench.metrics import timeline, trained_groups
 from psbench.results.run import Run
 from psbench.runs.execution import run
 from psbench.system.start_progress import StartProgress, watching_start
@@ -106,8 +106,23 @@ def test_one_worker_gives_the_simulated_parameters_bit_for_bit(start: Any, sched
 
 @STARTED
 def test_bsp_equals_the_simulated_run(start: Any, scheduler: str) -> None:
-    spec = experiment({"name": "bsp", "placement": {"name": "parameter_server", "servers": 2}}, scheduler)
-    assert start(spec).meta["params_digest"] == simulated(spec).meta["params_digest"]
+    """Watts and prices change nothing of it: energy is that of its seconds, by hand."""
+    costs = {"idle_watts": 50, "busy_watts": 150, "server_idle_watts": 20, "server_busy_watts": 80}
+    cluster = {"workers": 3, "step_time": "constant", "costs": costs}
+    placement = {"name": "parameter_server", "servers": 2}
+    spec = experiment({"name": "bsp", "placement": placement}, scheduler, cluster=cluster)
+    live = start(spec)
+    assert live.meta["params_digest"] == simulated(spec).meta["params_digest"]
+    table = live.frame("energy").set_index("machine")
+    assert [*table.index] == [*(f"worker {worker}" for worker in range(3)), "server 0", "server 1"]
+    used = timeline(live.log).assign(s=lambda spans: spans["end_s"] - spans["start_s"])
+    for worker, own in used.groupby("worker"):
+        busy = own.loc[own["phase"] == "compute", "s"].sum()
+        assert table["joules"][f"worker {worker}"] == pytest.approx(150 * busy + 50 * (own["s"].sum() - busy))
+    whole, cpu_s = live.summary()["time_s"], live.meta["server_usage"][0]["cpu_s"]
+    assert table["joules"]["server 0"] == pytest.approx(20 * whole + 60 * min(cpu_s, whole))
+    said = "; ".join(live.summary()["warnings"])
+    assert "measured_joules" in live.meta or "energy was not measured on" in said
 
 
 @STARTED

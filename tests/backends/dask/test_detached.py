@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from distributed import Client, LocalCluster, Security
 from relay import Relay
@@ -22,12 +23,12 @@ from test_real_cluster import program, read_until
 from test_retirement import HERE
 
 import psbench as ps
-from psbench.backends.dask.detached.director import Answer, Director, Superseded
+from psbench.backends.dask.detached.director import Answer, Director, Superseded, digest_of, result_after
 from psbench.backends.dask.detached.held_log import HeldLog
 from psbench.backends.dask.detached.registry import Listed, Registry
 from psbench.cli import main
 from psbench.clusters.connection import ConnectionSettings
-from psbench.core.log import EventLog, Kind
+from psbench.core.log import ROW, EventLog, Kind
 from psbench.detached.detached_run import DetachedRun
 from psbench.detached.directing import _start_of
 from psbench.errors import BackendError, DataError, ParameterError, ServerLost, SpecError
@@ -38,6 +39,7 @@ __all__ = ["client"]
 
 LIMITS = ConnectionSettings()
 PAGE = Path(__file__).parents[3] / "notebooks/site/howto/detach_a_run.md"
+ONE_PORT = PAGE.with_name("run_behind_one_port.md")
 PAIR = {"name": "strategy_switch", "first": "all_reduce", "second": "asp", "rule": "manual"}
 
 
@@ -202,6 +204,14 @@ def test_it_is_controlled_by_name_and_all_readers_have_the_same(scheduler: str, 
     assert first.meta == second.meta
     assert content(first.log) == content(second.log)
     assert first.log.rows()["kind"].tolist().count(Kind.HANDOVER) == 1
+    listed, (packed, texts) = submitted.listed, content(first.log)
+    for rows, digest, rest in (
+        (len(first.log) - 2, digest_of(packed[: -2 * ROW.itemsize]), packed[-2 * ROW.itemsize :]),
+        (len(first.log) - 2, digest_of(packed), None),  # of another log
+    ):
+        place = listed.key, digest, rows, len(texts)
+        kept = client.run(result_after, *place, workers=[listed.at])[listed.at]
+        assert (None if kept is None else kept.rows) == rest
     submitted.forget()
 
 
@@ -244,7 +254,7 @@ def test_the_shell_lines_of_the_how_to_run(
     assert main(["stop", "ssp", "--scheduler", scheduler]) == 2
     assert "lists no detached run 'ssp'" in capsys.readouterr().err
     assert main(["runs"]) == 2
-    assert "give --scheduler" in capsys.readouterr().err
+    assert "give its address (in a shell --scheduler)" in capsys.readouterr().err
 
 
 # -------------------------------------------------------------------- at night
@@ -322,8 +332,8 @@ def test_a_reader_whose_connection_is_cut_reads_on(scheduler: str, client: Clien
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces")
 def test_only_the_port_of_the_scheduler_is_reachable(scheduler: str, client: Client, tmp_path: Path) -> None:
     """A namespace with a loopback alone, into which one port is relayed, as by ssh -L."""
-    spec, name = experiment("bsp", None, 2), f"psbench-{os.getpid()}-client"
-    spec.to_yaml(tmp_path / "spec.yaml")
+    spec, name = experiment("bsp", None, 2, name="ssp"), f"psbench-{os.getpid()}-client"
+    spec.to_yaml(tmp_path / "experiment.yaml")
     within = ("ip", "netns", "exec", name)
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if made.returncode:
@@ -345,66 +355,71 @@ def test_only_the_port_of_the_scheduler_is_reachable(scheduler: str, client: Cli
         relay.stdout.readline()
 
         def psbench(*words: str) -> subprocess.CompletedProcess[str]:
-            command = [
-                *within,
-                sys.executable,
-                "-m",
-                "psbench",
-                *words,
-                "--scheduler",
-                "tcp://127.0.0.1:8786",
-            ]
+            command = [*within, sys.executable, "-m", "psbench", *words]
             return subprocess.run(
                 command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
             )
 
-        attached = psbench("run", "spec.yaml", "--set", "connection.connect_within_s=2")
+        address = ("--scheduler", "tcp://127.0.0.1:8786")
+        attached = psbench("run", "experiment.yaml", "--set", "connection.connect_within_s=2", *address)
         assert attached.returncode == 1
         assert "reaches the Dask scheduler, but not Dask worker" in attached.stderr
         assert "detached run" in attached.stderr
-        submitted = psbench("run", "spec.yaml", "--detach")
-        assert (submitted.returncode, submitted.stdout) == (0, "submitted bsp\n"), submitted.stderr
-        followed = psbench("attach", "bsp", "--out", "copy")
-        assert followed.returncode == 0, followed.stderr
-        assert psbench("forget", "bsp").returncode == 0
-    assert ps.Run.load(tmp_path / "copy").meta["params_digest"] == simulated(spec).meta["params_digest"]
+        lines = re.findall(r"^psbench (.*)$", ONE_PORT.read_text(), re.MULTILINE)
+        assert [line.split()[0] for line in lines] == ["run", "runs", "attach", "forget"]
+        for line in lines:
+            done = psbench(*line.split())
+            assert done.returncode == 0, done.stderr
+    assert ps.Run.load(tmp_path / "runs/ssp").meta["params_digest"] == simulated(spec).meta["params_digest"]
 
 
 @contextmanager
-def two_workers() -> Iterator[Client]:
-    """Yield a client of a cluster with two Dask workers, each with room for a whole run."""
+def two_workers() -> Iterator[tuple[Client, dict[str, Relay]]]:
+    """Yield a client of a cluster with two Dask workers, each with room for a whole run, and their links."""
     with ExitStack() as stack:
         where = ("--host", "tcp://127.0.0.1", "--port", "0", "--no-dashboard")
         started = stack.enter_context(program("scheduler", *where))
         address = read_until(started, r"Scheduler at:\s+(tcp://\S+)")
         options = ("--no-nanny", "--nthreads", "4", "--no-dashboard", "--host", "tcp://127.0.0.1")
-        for _ in range(2):
-            stack.enter_context(program("worker", address, *options))
+        links = [stack.enter_context(Relay("127.0.0.1:0", address.removeprefix("tcp://"))) for _ in range(2)]
+        for number, link in enumerate(links):
+            name = ("--name", str(number))
+            stack.enter_context(program("worker", f"tcp://127.0.0.1:{link.port}", *options, *name))
         client = stack.enter_context(Client(address, set_as_default=False))
         client.wait_for_workers(2)
-        yield client
+        there = client.scheduler_info(n_workers=-1)["workers"]
+        yield client, {each: links[int(worker["name"])] for each, worker in there.items()}
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", ["killed", "retired", "killed without a folder"])
-def test_a_run_whose_director_is_lost_goes_on_or_says_why_not(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["killed", "retired", "frozen", "cut off", "killed without a folder"])
+def test_a_run_whose_director_is_lost_goes_on_or_says_why_not(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "20s")
     settings: dict[str, Any] = {"stop": FOREVER, "checkpoint_every": 0.2}
-    with two_workers() as client:
+    settings["connection"] = {"restart_within_s": 3.0}
+    frozen = list[int]()
+    with two_workers() as (client, links):
         folder = None if "without" in how else tmp_path
         submitted = ps.submit(experiment("asp", None, 2, **settings), client=client, folder=folder)
         reader, lost_at = ps.attach(submitted.name, client=client), list[int]()
 
+        def lose(at: str) -> None:
+            if how == "retired":
+                client.retire_workers([at])
+            elif how == "cut off":
+                links[at].cut()
+            else:
+                frozen.append(client.run(os.getpid, workers=[at])[at])
+                os.kill(frozen[0], signal.SIGSTOP if how == "frozen" else signal.SIGKILL)
+
         def observer(log: EventLog) -> None:
             listed = submitted.listed
-            at = listed.at
-            if len(log) > 1000 and not lost_at and at:
+            if len(log) > 1000 and not lost_at and listed.at:
                 lost_at.append(len(log))
-                if how == "retired":
-                    client.retire_workers([at])
-                else:
-                    process = client.run(os.getpid, workers=[at])[at]
-                    os.kill(process, signal.SIGKILL)
+                lose(listed.at)
             elif (
                 lost_at and listed.starts == 2 and len(log) > lost_at[0] + 1000 and listed.state == "running"
             ):
@@ -416,6 +431,9 @@ def test_a_run_whose_director_is_lost_goes_on_or_says_why_not(how: str, tmp_path
             return
         done = reader.wait(observer)
         assert submitted.listed.starts == 2
+        if how == "frozen":  # it thaws, and may write nothing any more
+            os.kill(frozen[0], signal.SIGCONT)
+            psutil.wait_procs([psutil.Process(frozen[0])], 60)
     assert done.meta["status"] == "stopped"
     assert in_order(done.log)
     stored = ps.Run.load(tmp_path)
@@ -428,8 +446,76 @@ def test_a_run_whose_director_is_lost_goes_on_or_says_why_not(how: str, tmp_path
 
 
 @pytest.mark.nightly
+def test_a_director_leaves_a_dask_worker_whose_lifetime_ends(tmp_path: Path) -> None:
+    """Of two Dask workers the one that is there first, and has the director, lives for a minute."""
+    with ExitStack() as stack:
+        where = ("--host", "tcp://127.0.0.1", "--port", "0", "--no-dashboard")
+        address = read_until(stack.enter_context(program("scheduler", *where)), r"Scheduler at:\s+(\S+)")
+        worker = ("worker", address, "--nthreads", "4", "--no-dashboard", "--host", "tcp://127.0.0.1")
+        stack.enter_context(program(*worker, "--lifetime", "60s"))
+        client = stack.enter_context(Client(address, set_as_default=False))
+        client.wait_for_workers(1)
+        spec = experiment("asp", None, 2, stop=FOREVER, checkpoint_every=0.2)
+        submitted = ps.submit(spec, client=client, folder=tmp_path)
+        first = submitted.listed.at
+        stack.enter_context(program(*worker))
+        seen = list[int]()
+
+        def observer(log: EventLog) -> None:
+            listed = submitted.listed
+            if listed.starts == 2 and listed.at and listed.state == "running":
+                seen.append(len(log))
+                if len(log) > seen[0] + 500:
+                    submitted.stop()
+
+        done = submitted.wait(observer)
+        assert first not in client.nthreads()
+    assert in_order(done.log)
+    (resumed,) = done.log.of_kind(Kind.RESUME)["version"].tolist()
+    assert resumed > 0
+    assert content(done.log) == content(ps.Run.load(tmp_path).log)
+
+
+@pytest.mark.nightly
+def test_two_users_who_submit_one_name_at_once_have_one_run_each(scheduler: str) -> None:
+    """The name that is chosen for them gets a number; a name that both give is refused to one of them."""
+    spec, found = experiment("asp", scheduler, 1, stop=FOREVER), list[Any]()
+    start = threading.Barrier(2)
+
+    def user(name: str | None) -> None:
+        with Client(scheduler, set_as_default=False) as client:
+            start.wait()
+            try:
+                found.append(ps.submit(spec, client=client, name=name).name)
+            except ParameterError as error:
+                found.append(str(error))
+
+    for name in (None, "mine"):
+        users = [threading.Thread(target=user, args=(name,)) for _ in range(2)]
+        for each in users:
+            each.start()
+        for each in users:
+            each.join()
+        with Client(scheduler, set_as_default=False) as client:
+            runs = [run.name for run in Registry(client, LIMITS).runs()]
+            if name is None:
+                assert sorted(found) == sorted(runs) == ["asp", "asp-2"]
+            else:
+                assert runs == ["mine"]
+                assert sorted(text[:30] for text in found) == ["mine", "there is a detached run 'mine'"]
+            ps.attach(runs[0], client=client).stop()
+            for other in runs[1:]:
+                assert ps.attach(other, client=client).listed.state == "running"  # each has its own
+                ps.attach(other, client=client).stop()
+            for run in runs:
+                assert ps.attach(run, client=client).wait().meta["status"] == "stopped"
+                ps.attach(run, client=client).forget()
+        found.clear()
+
+
+@pytest.mark.nightly
 def test_an_ended_run_is_not_trained_again_when_its_worker_dies(tmp_path: Path) -> None:
-    with two_workers() as client:
+    with two_workers() as (client, _):
         submitted = ps.submit(experiment("asp", None, 2), client=client, folder=tmp_path)
         done = submitted.wait()
         at = submitted.listed.at

@@ -84,6 +84,20 @@ def test_servers_add_up_what_is_logged_in_the_order_of_the_simulator(
     assert bool(given[1]) == (servers > 1)
 
 
+@pytest.mark.parametrize("strategy", [{"name": "all_reduce", "codec": "fp16"}, POWER, ADAM], ids=str)
+def test_groups_add_up_what_one_ring_does(strategy: Any) -> None:
+    """Five workers in groups of two, two and one; the order of a sum, and nothing else, is another."""
+    small = {"optimizer": {"name": "sgd", "lr": 1e-3}}
+    one = played(strategy, 5, **small)
+    done = played(strategy | {"algorithm": "hierarchical", "group_size": 2}, 5, **small)
+    torch.testing.assert_close(done.parameters, one.parameters, rtol=1e-3, atol=1e-4)
+    replicas = [worker.member.replica.parameters for worker in done.workers.values()]  # type: ignore[union-attr]
+    assert all(torch.equal(each, replicas[0]) for each in replicas)
+    said = [text for text in done.incidents if "All-Reduce" in text]
+    assert len(said) == 1
+    assert "in 3 groups of 1 to 2 workers, then between them: about " in said[0]
+
+
 class Large(torch.nn.Module):
     """A network whose running variances are larger than any number of 16 bits."""
 
@@ -182,7 +196,7 @@ class LeavesASum(ring_member.RingMember):
         return super()._await_piece(number, step, server)
 
     def _add_up(self, order: Any) -> Any:
-        assert sum(order.weights) == pytest.approx(1.0)  # also of those that are left
+        assert order.weight * order.place.size == pytest.approx(1.0)  # also of those that are left
         return super()._add_up(order)
 
     def _await_settlement(self) -> Any:
@@ -193,7 +207,7 @@ class LeavesASum(ring_member.RingMember):
 
 @pytest.mark.parametrize(
     ("placement", "step", "settled"),
-    [("all_reduce", 4, "StartRing"), ("all_reduce", 6, "TakeSum"), (SERVERS, 1, "StartRing")],
+    [("all_reduce", 12, "StartRing"), ("all_reduce", 14, "TakeSum"), (SERVERS, 1, "StartRing")],
     ids=["ring, begun anew", "ring, taken", "servers, begun anew"],
 )
 def test_a_member_that_dies_between_two_sums_is_done_without(placement: Any, step: int, settled: str) -> None:

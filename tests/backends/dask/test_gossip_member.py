@@ -219,12 +219,12 @@ def test_a_worker_gives_its_model_while_it_waits_for_the_one_that_joins(member: 
     member.own(1.0)
     member.handle(msg.NeighbourLost(2, 5))
     member.orders.came += [
-        msg.StartTraining(0.0, {1: Address("one"), 2: Address("another")}),
+        msg.PeerAddresses({2: Address("another")}),
         *(msg.GiveModel(2, -8, at_once=True), msg.GiveModel(1, -9), msg.NeighbourLost(2, 8)),
     ]
     member.mixed_by(msg.MixModels(0, 0, {0: 0.5, 2: 0.5}, 7))
     assert [(worker, sent.key) for worker, sent in member.sent] == [(2, -8)]
-    assert [type(member.mailbox.next(0)) for _ in range(2)] == [msg.StartTraining, msg.GiveModel]
+    assert type(member.mailbox.next(0)) is msg.GiveModel
 
 
 def test_a_worker_that_is_back_is_awaited_by_later_orders_alone(member: Member) -> None:
@@ -245,7 +245,7 @@ def test_a_lost_worker_is_sent_nothing_until_it_listens_again(member: Member) ->
     member.handle(msg.NeighbourLost(2, 8))
     member.spread(0)
     assert [worker for worker, _ in member.sent] == [1]
-    member.set_addresses({1: Address("one"), 2: Address("another")})
+    member.set_addresses({2: Address("another")})
     member.spread(1)
     assert [worker for worker, _ in member.sent] == [1, 2, 1]
 

@@ -13,7 +13,9 @@ from psbench.backends.dask.coordinator.model_requests import ModelRequests
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import Outbox, Send
 from psbench.backends.dask.protocol.messages import ReleaseMessage
+from psbench.backends.dask.protocol.roles import Address
 from psbench.backends.dask.server.gossip import GossipStore
+from psbench.backends.dask.server.introductions import Introductions
 from psbench.core.actions import Mix, Release
 from psbench.core.events import Push
 from psbench.core.view import Status
@@ -31,7 +33,11 @@ class Store(GossipStore):
         self.workers: dict[int, Any] = {worker: known(worker, 5) for worker in range(3)}
         view: Any = SimpleNamespace(workers=self.workers, committed=committed)
         self.outbox, none = Outbox(), Any
-        super().__init__(self.outbox, none, view, [0, 1, 2, 3], count(7))
+        book = Introductions(self.outbox, lambda worker: Address(f"of {worker}"))
+        super().__init__(self.outbox, none, view, [0, 1, 2, 3], count(7), book)
+
+    def _neighbours(self, worker: int, version: int) -> list[int]:
+        return []
 
     def admits(self, worker: int, giver: int) -> list[Any]:
         """Have the engine say that a worker begins with the model of another; return who is to give it."""

@@ -42,8 +42,11 @@ class Cluster:
     async def processing(self) -> dict[str, Collection[str]]:
         return self.tasks
 
-    async def run_on_scheduler(self, _function: Any) -> Mapping[str, Mapping[str, float]]:
-        return self.resources
+    async def run_on_scheduler(self, _function: Any) -> dict[str, dict[str, tuple[float, float]]]:
+        return {
+            address: {name: (value, 0.0) for name, value in have.items()}
+            for address, have in self.resources.items()
+        }
 
 
 def room_of(*arguments: Any, without: Collection[str] = (), needs: Mapping[str, float] | None = None) -> Room:
@@ -83,6 +86,11 @@ def test_resources_are_for_training_workers_at_most_one_a_thread() -> None:
     placed = place_with_resources(ROLES, room)
     assert {placed["worker 0"], placed["worker 1"]} == {"a", "b"}
     assert placed["coordinator"] == "c"
+    client: Any = Cluster(dict.fromkeys(have, 4), None, have)
+    limits = ConnectionSettings(resources={"TPU": 1.0})
+    has = r"of which 0 have room: TPU: 1 is asked .* have GPU: 2 \(1 of 4\), .*memory: 9 \(1 of 4\)"
+    with pytest.raises(BackendError, match=has):
+        find_room(client, ROLES, 4, 0.0, lambda: None, limits=limits, ask=lambda count: None)
 
 
 def test_the_roomiest_is_taken_and_what_is_used_up_is_gone() -> None:

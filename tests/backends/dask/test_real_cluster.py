@@ -264,7 +264,7 @@ def test_resources_hold_and_a_server_moves_when_its_lifetime_ends() -> None:
 
         spec = experiment("asp", address, 2, stop=FOREVER, recovery={"max_restarts": 0})
         uses = {"resources": {"GPU": 3}}
-        with pytest.raises(BackendError, match=r"needs 4, 2 of them with connection.resources, which 0 have"):
+        with pytest.raises(BackendError, match=r"of which 0 have room: GPU: 3 is .* GPU: 2 \(1 of 2\)"):
             run(spec.but(connection=uses, recovery={"wait_for_workers": 0}))
         done = run(spec.but(connection={"resources": {"GPU": 1}}), observer=observer, control=control)
     assert done.meta["status"] == "stopped"

@@ -12,37 +12,61 @@ import torch.distributed as dist
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.worker.ring_all_reduce import Wired, all_reduce
+from psbench.backends.dask.server.ring_order import one_ring, two_levels
+from psbench.backends.dask.worker.ring_all_reduce import Ring, Wired, all_reduce
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.partition import even_ranges
 from psbench.testing import toy_experiment
 from psbench.training.build import Workload
 
 
-def ring(vectors: list[torch.Tensor], wired: Wired | None = None) -> list[torch.Tensor]:
-    """Reduce in threads, with queues for a wire."""
-    size = len(vectors)
-    inboxes = [queue.SimpleQueue[tuple[int, torch.Tensor]]() for _ in vectors]
+def ring(
+    vectors: list[torch.Tensor], wired: Wired | None = None, groups: list[list[int]] | None = None
+) -> list[torch.Tensor]:
+    """Reduce in threads, with queues for a wire; in groups and between them, if there are any."""
+    numbers = range(len(vectors))
+    places = [[place] for place in one_ring(numbers)]
+    if groups is not None:
+        places = [two_levels(groups)[number] for number in numbers]
+    inboxes = [[queue.SimpleQueue[tuple[int, torch.Tensor]]() for _ in range(2)] for _ in vectors]
     results = [vector.clone() for vector in vectors]
 
-    def member(place: int) -> None:
+    def part(number: int, level: int) -> Ring:
         def receive(step: int) -> torch.Tensor:
-            number, piece = inboxes[place].get(timeout=60)
-            assert number == step
+            sent, piece = inboxes[number][level].get(timeout=60)
+            assert sent == step
             return piece
 
-        def sent(piece: torch.Tensor) -> torch.Tensor:
-            return piece.clone() if wired is None else wired(piece)
+        def send(step: int, piece: torch.Tensor) -> None:
+            sent = piece.clone() if wired is None else wired(piece)
+            inboxes[own.following][level].put((step, sent))
 
-        following = inboxes[(place + 1) % size]
-        all_reduce(results[place], place, size, lambda s, p: following.put((s, sent(p))), receive, wired)
+        own = places[number][level]
+        return Ring(own.place, own.size, own.pieces, send, receive)
 
-    threads = [threading.Thread(target=member, args=(place,)) for place in range(size)]
+    def member(number: int) -> None:
+        all_reduce(results[number], [part(number, level) for level in range(len(places[number]))], wired)
+
+    threads = [threading.Thread(target=member, args=(number,)) for number in numbers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     return results
+
+
+@pytest.mark.parametrize("groups", [[[0, 1], [2, 3]], [[0, 1, 2], [3], [4, 5]], [[2, 0], [1, 4, 3], [5, 6]]])
+@pytest.mark.parametrize("length", [1, 1001])
+@pytest.mark.parametrize("wired", [None, lambda piece: piece.half().float()])
+def test_groups_have_the_sum_of_one_ring_up_to_rounding(
+    groups: list[list[int]], length: int, wired: Wired | None
+) -> None:
+    """Everybody has the same bits, whatever the sizes of the groups; the order of the sum is another."""
+    generator = torch.Generator().manual_seed(length)
+    vectors = [torch.randn(length, generator=generator) for _ in range(sum(map(len, groups)))]
+    results, tolerance = ring(vectors, wired, groups), 1e-5 if wired is None else 1e-2
+    assert all(torch.equal(result, results[0]) for result in results)
+    torch.testing.assert_close(results[0], ring(vectors)[0], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -120,7 +144,7 @@ def test_a_version_of_nothing_is_the_model_before(strategy: object) -> None:
     member.begin(replica := workload.server(), "none")
     before = replica.parameters.clone()
     member.handle(msg.ContributeZeros(-1))
-    member.handle(msg.StartRing(1, [0], [1.0], [4], [1], {}))
+    member.handle(msg.StartRing(1, msg.RingPlace(0, 1, 1, 0), [], 1.0, 1.0, 4, 1, {}))
     assert sent == [msg.RingVerdict(1, True)]
     member.handle(msg.MakeVersion(1, 1, msg.Update(1.0, 0.0, 1.0, {"keep": 0.0}, -1)))
     torch.testing.assert_close(replica.parameters, before, rtol=0, atol=0)

@@ -39,7 +39,7 @@ def shares(pushes: list[Push]) -> list[float]:
     return [push.samples / sum(other.samples for other in pushes) for push in pushes]
 
 
-@weighs("mean", "block_momentum", "outer", "control_variates")
+@weighs("mean", "block_momentum", "outer", "look_ahead_outer", "control_variates")
 def mean(own: Any, pushes: list[Push], c: ModelCluster) -> Weights:
     """Weigh gradients, models or differences by their samples."""
     return shares(pushes), {}

@@ -245,20 +245,34 @@ def dyn_sgd_versioned(u: OneUpdate) -> ModelVector:
 
 
 def outer(u: OneUpdate) -> ModelVector:
-    """DiLoCo, Alg. 1; FedOpt, Alg. 2; see the docstring of `Outer` for the five forms."""
+    """DiLoCo, Alg. 1; FedOpt, Alg. 2; see `Outer` for the optimizers and Nesterov's forms."""
     d, own, memory, zero = u.total, u.own, u.memory, np.zeros_like(u.x)
     v, s, beta = memory.get("v", zero), memory.get("s", zero), own.outer_momentum
     kind = own.outer_optimizer
     if kind == "plain":
         return u.x - own.outer_lr * d
+    if kind == "nesterov" and own.nesterov_form == "average":
+        return _averaging(u)
     if kind in ("nesterov", "heavy_ball"):
         v = memory["v"] = beta * v + d
+        if kind == "nesterov" and own.nesterov_form == "blend":
+            return u.x - own.outer_lr * (beta * v + (1 - beta) * d)
         return u.x - own.outer_lr * (d + beta * v if kind == "nesterov" else v)
     v = memory["v"] = beta * v + (1 - beta) * d
     beta2 = own.outer_second_momentum
     s = beta2 * s + (1 - beta2) * d**2 if kind == "adam" else s - (1 - beta2) * d**2 * np.sign(s - d**2)
     memory["s"] = s
     return u.x - own.outer_lr * v / (np.sqrt(s) + own.outer_epsilon)
+
+
+def _averaging(u: OneUpdate) -> ModelVector:
+    """Momentum look-ahead, as in rafey1104/async_diloco_pytorch bb76d72, server/async_server.py.
+
+    `m_new = gamma * m_prev + (1 - gamma) * delta`; `current - lr * (gamma * m_new + delta)`.
+    """
+    gamma, delta = u.own.outer_momentum, u.total
+    m_new = u.memory["m"] = gamma * u.memory.get("m", 0.0) + (1 - gamma) * delta
+    return u.x - u.own.outer_lr * (gamma * m_new + delta)
 
 
 def eager_outer(u: OneUpdate) -> ModelVector:
@@ -415,6 +429,7 @@ UPDATES: dict[str, Callable[[OneUpdate], ModelVector]] = {
     "gradient_estimates": gradient_estimates,
     "gradient_table": gradient_table,
     "outer": outer,
+    "look_ahead_outer": _averaging,
     "eager_outer": eager_outer,
     "radial_outer": radial_outer,
     "heloco": heloco,

@@ -106,7 +106,7 @@ def test_the_table_says_what_was_lost():
     assert table["fraction"].tolist() == [1.0, 0.5, 0.25]
     assert table["lost"].round(2).tolist() == [0.0, 0.0, 0.42]
     text = found.text(100)
-    assert "50 % of the epochs under the first strategy" in text
+    assert "50\u00a0% of the epochs under the first strategy" in text
     assert "fewer than three runs" in text
     assert "speed-up" not in text
 
@@ -117,7 +117,7 @@ def test_cells_are_in_the_metrics_unit():
     points = tuple(Point(fraction, own, fraction == 1.0) for fraction, own in values.items())
     headings, rows = Search(points, 0.1).cells()
     assert headings == ["first strategy", "runs", "accuracy", "lost", "kept"]
-    assert rows[1] == ["50 %", "2", "70.00 ± 127 %", "20.00 %", "no"]
+    assert rows[1] == ["50\u00a0%", "2", "70.00 ± 127\u00a0%", "20.00\u00a0%", "no"]
     assert Search(points, 0.1, "loss", lower=True).cells()[1][1][2:4] == ["0.7 ± 1.3", "-0.2"]
     assert Search(points, 0.1, interrupted=True).remarks[-1] == "stopped before the search was over"
 
@@ -141,8 +141,8 @@ def test_a_notebook_shows_a_table_once(capsys, monkeypatch):
     found = bisect(crossing(0.08), halvings=2)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert "12.5" not in found._repr_html_()
-    assert "25 %" in found._repr_html_()
-    assert "25 %" in found.text()
+    assert "25\u00a0%" in found._repr_html_()
+    assert "25\u00a0%" in found.text()
     assert capsys.readouterr().out == ""
 
 
@@ -165,7 +165,7 @@ def test_a_search_over_runs_on_sync_switch():
     assert table["speed_up"][2] > 1  # ASP does not wait for the slowest
     whole = sum(map(sum, seconds)) / (sum(seconds[0]) / 2)
     assert f"all runs together took as long as {whole:.3g} whole runs" in found.remarks
-    assert [row[0] for row in found.cells()[1]] == ["100 %", "50 %", "25 %"]
+    assert [row[0] for row in found.cells()[1]] == ["100\u00a0%", "50\u00a0%", "25\u00a0%"]
     assert "speed-up" in found.text(100)
 
 
@@ -254,7 +254,7 @@ def test_a_search_that_is_stopped_shows_what_it_has(number, name, code, capsys, 
     monkeypatch.setattr("psbench.runs.sweeps.worker.run", second_is_stopped)
     assert main(["search", *QUICK]) == code
     out, err = capsys.readouterr()
-    assert "found: 100 %" in out
+    assert "found: 100\u00a0%" in out
     assert "stopped before the search was over" in out
     assert f"stopped by {name}" in err
 
@@ -264,5 +264,5 @@ def test_a_run_that_fails_ends_the_search(monkeypatch):
         raise RuntimeError("the disk is full")
 
     monkeypatch.setattr("psbench.runs.sweeps.worker.run", fails)
-    with pytest.raises(BackendError, match=r"share=100%, seed 0: .*the disk is full"):
+    with pytest.raises(BackendError, match=r"share=100\u00a0%, seed 0: .*the disk is full"):
         find_fraction(toy_experiment("sync_switch"), runs=1, halvings=1)

@@ -4,11 +4,12 @@ export class Bus {
     /** @type {?number} */ this.time = null;
     /** @type {?number[]} seconds from and to */ this.brush = null;
     /** @type {?number} */ this.worker = null;
-    /** @type {Set<{mark: () => void}>} */ this.views = new Set();
+    /** @type {Set<{mark: (isMoment?: boolean) => void}>} */ this.views = new Set();
   }
 
   set(values) {
     Object.assign(this, values);
-    for (const view of this.views) view.mark();
+    const isMoment = Object.keys(values).join() === "time" && values.time !== null;
+    for (const view of this.views) view.mark(isMoment);
   }
 }

@@ -48,6 +48,7 @@ class ChartView {
     this.visibility = new IntersectionObserver((changes) => {
       this.inSight = changes[changes.length - 1].isIntersecting;
       if (this.inSight) this.schedule();
+      if (this.inSight && this.isLate) this.mark();
     });
     this.visibility.observe(this.figure);
     this.embed();
@@ -258,8 +259,11 @@ class ChartView {
   }
 
   // Mark the moment, the span of time and the worker that are picked, where this chart shows them: lines over
-  // the picture, so that playing a run draws no chart again.
-  mark() {
+  // the picture, so that playing a run draws no chart again. A moment that moves is marked where it is in
+  // sight.
+  mark(isMoment = false) {
+    this.isLate = isMoment && !this.inSight;
+    if (this.isLate) return;
     const marks = [];
     if (this.bus && this.view && !this.gone && this.model.get("state") !== "empty") {
       const { time, brush, worker } = this.bus;

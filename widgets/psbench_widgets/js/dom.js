@@ -36,6 +36,24 @@ export function svg(tag, attributes, ...children) {
   return element;
 }
 
+const HANDLERS = ["onpointerdown", "onkeydown"];
+
+// Make an element look and answer like a fresh one, touching only what differs: what is drawn anew with every
+// frame costs a page little more than what has changed.
+export function morph(old, fresh) {
+  for (const { name, value } of fresh.attributes)
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const handler of HANDLERS) old[handler] = fresh[handler];
+  const [before, after] = [[...old.childNodes], [...fresh.childNodes]];
+  if (before.length !== after.length || before.some((each, i) => each.nodeName !== after[i].nodeName))
+    return old.replaceChildren(...after);
+  before.forEach((each, i) => {
+    if (each instanceof Element) morph(each, after[i]);
+    else if (each.nodeValue !== after[i].nodeValue) each.nodeValue = after[i].nodeValue;
+  });
+}
+
 // What stays in sight while one scrolls does so within the notebook, not within the cell's output, which
 // clips.
 export function freeToStick(el) {

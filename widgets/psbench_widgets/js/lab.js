@@ -8,11 +8,13 @@ import { ComparisonTable } from "./comparison.js";
 import { Explanation } from "./explanation.js";
 import { Result } from "./result.js";
 import { RunsTable } from "./runs.js";
+import { ClusterRuns } from "./cluster_runs.js";
 import { mountChart } from "./chart.js";
 import { updateSavedOutput } from "./saved_output.js";
 import { Visibility } from "./visibility.js";
 import { Stage } from "./stage.js";
 import { startTable } from "./start.js";
+import { Tree } from "./tree.js";
 
 const GROUPS = {
   learn: "Learning",
@@ -50,6 +52,7 @@ class Lab {
       ["change:status", () => this.onStatus()],
       ["change:runs", () => this.onRuns()],
       ["change:table", () => this.onTable()],
+      ["change:cluster", () => this.cluster.show(this.model.get("cluster") ?? {})],
       ["change:goal", () => this.onGoal()],
       ["change:pace", () => (this.pace.value = this.model.get("pace"))],
       ["change:watch", () => this.place("watch")],
@@ -91,7 +94,8 @@ class Lab {
     this.head.append(this.opening);
     this.hint.hidden = true;
     this.stage.show([film], { at: 0 });
-    if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.stage.toggle();
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) this.stage.toFirstWait();
+    else this.stage.toggle();
   }
 
   endOpening() {
@@ -303,6 +307,7 @@ class Lab {
       (change) => this.send({ kind: "fork", at: inMicroseconds(this.stage.now), ...change }),
       (why) => this.say(why, true),
     );
+    this.tree = new Tree();
     this.grids = { first: h("div", { class: "psb-first-curve" }) };
     const axis = h("div", { class: "psb-axis-place" });
     this.axisPlaces = { watch: axis };
@@ -316,6 +321,7 @@ class Lab {
         h("div", { class: "psb-first-left" }, axis, this.grids.first),
         this.stage.machines,
       ),
+      this.tree.element,
     );
     for (const [group, title] of Object.entries(GROUPS)) {
       this.grids[group] = h("div", { class: "psb-grid" });
@@ -326,6 +332,8 @@ class Lab {
 
   comparePage() {
     this.runs = new RunsTable((message) => this.onRunAction(message));
+    this.cluster = new ClusterRuns((message) => this.send(message));
+    this.cluster.show(this.model.get("cluster") ?? {});
     this.table = new ComparisonTable();
     this.explanation = new Explanation((message) => this.onExplain(message));
     this.overlay = h("div", { class: "psb-grid" });
@@ -363,6 +371,7 @@ class Lab {
       "div",
       { class: "psb-page psb-compare", role: "tabpanel" },
       this.runs.element,
+      this.cluster.element,
       files,
       this.table.element,
       this.explanation.element,
@@ -450,6 +459,7 @@ class Lab {
     }
     if (message.kind === "films" && (!message.view || message.view === this.view)) this.onFilms(message);
     if (message.kind === "nowhere" && message.view === this.view) this.stage.nowhere();
+    if (message.kind === "tree") this.tree.show(message);
     if (message.kind === "python") this.onPython(message);
     if (message.seq !== this.seq) return; // about values that have changed since
     if (message.kind === "verdict") this.onVerdict(message);
@@ -511,19 +521,22 @@ class Lab {
     this.endOpening();
     const key = films.map(({ about }) => about.key).join();
     this.stage.show(films, { live, at, sought });
+    if (live) this.tree.element.hidden = true; // of the run before
     if (key !== this.shownKey) this.ask(); // other picks differ from it
     this.shownKey = key;
     this.hint.hidden = true;
     this.whatIf.show(films[0].about, live);
     if (!live) this.onMoment(this.stage.now, false);
+    else if (this.stage.follow && this.bus.time !== null) this.bus.set({ time: null }); // of the run before
     this.showResult();
   }
 
-  // Of the run that is shown first, once it is over.
+  // Of the run that is shown first, once it is over and no other is under way.
   showResult() {
     const [recording, beside] = this.stage.films.map((film) => film.recording);
     const line = (shown) => this.model.get("runs").find(({ number }) => `run ${number}` === shown?.about.key);
-    this.result.show(this.stage.running ? null : line(recording), recording, line(beside));
+    const isOver = !this.stage.running && !this.element.dataset.running;
+    this.result.show(isOver ? line(recording) : null, recording, line(beside));
   }
 
   // Lines over the charts follow at once; what is a sum up to the moment follows when it rests.
@@ -581,6 +594,7 @@ class Lab {
     this.progress.setAttribute("aria-valuenow", String(Math.round(100 * (fraction ?? 0))));
     this.keepPlace(running);
     this.element.dataset.running = running ? String(status.running) : "";
+    this.showResult();
     this.starting.hidden = !(running && status.starting?.rows?.length);
     if (!this.starting.hidden) this.starting.replaceChildren(startTable(status.starting));
     this.watch.classList.toggle("psb-put-away", Boolean(running && status.beginning));
@@ -590,6 +604,7 @@ class Lab {
         h("summary", {}, `Error in the panel: ${status.trouble.trim().split("\n").at(-1)}`),
         h("pre", {}, status.trouble),
       );
+    if (running) this.endOpening();
     if (running) this.hint.hidden = true;
     if (running && /^(queued run|run \d+ queued)/.test(this.answer.textContent)) this.say("");
     this.sayLast();

@@ -27,7 +27,7 @@ export function machine(state, about, colours, selected, press = null) {
     role: press ? "group" : "img",
     "aria-label": inWords(state, composition),
   });
-  const links = s("g", { class: "psb-links" });
+  const links = s("g", { class: shown.length > NAMED ? "psb-links psb-dense" : "psb-links" });
   const messages = s("g", {});
   const nodes = s("g", {});
   svg.append(links, nodes, messages);
@@ -59,7 +59,7 @@ export function machine(state, about, colours, selected, press = null) {
     const to = composition.collective ? places[(i + 1) % places.length] : { x: WIDTH / 2, y: 40 };
     const ends = { x1: at.x, y1: at.y, x2: to.x, y2: to.y };
     links.append(s("line", ends));
-    if (press && found && !composition.collective) links.append(pressableLink(ends, worker, press, at, svg));
+    if (press && found && !composition.collective) links.append(pressableLink(ends, worker, press, at));
     if (found && (found.phase === "send" || found.phase === "pull"))
       messages.append(message(at, to, found, composition.collective, colours));
     if (found?.waitedFor !== null && place.has(found?.waitedFor))
@@ -78,7 +78,7 @@ export function machine(state, about, colours, selected, press = null) {
     );
     if (awaited.has(worker)) drawn.classList.add("psb-awaited");
     if (press && !state.ended)
-      found ? pressable(drawn, worker, press, at, svg) : returning(drawn, worker, press);
+      found ? pressable(drawn, worker, press, at) : returning(drawn, worker, press);
     nodes.append(drawn);
   });
   return svg;
@@ -97,11 +97,14 @@ const words = (x, y, text, kind = "") =>
 
 function server(nodes, state, composition) {
   const name = composition.servers > 1 ? `${composition.servers} servers` : "server";
-  nodes.append(s("rect", { x: WIDTH / 2 - 98, y: 4, width: 196, height: 36, rx: 6, class: "psb-server" }));
-  nodes.append(words(WIDTH / 2, 18, name, "psb-strong"));
   const waiting = state.buffer.length;
   const buffer = waiting ? `${waiting} push${waiting > 1 ? "es" : ""} in the buffer` : "buffer empty";
-  nodes.append(words(WIDTH / 2, 33, `model version ${state.version}, ${buffer}`));
+  const about = `model version ${state.version}, ${buffer}`;
+  const width = Math.max(196, LETTER * about.length);
+  const box = { x: (WIDTH - width) / 2, y: 4, width, height: 36, rx: 6, class: "psb-server" };
+  nodes.append(s("rect", box));
+  nodes.append(words(WIDTH / 2, 18, name, "psb-strong"));
+  nodes.append(words(WIDTH / 2, 33, about));
 }
 
 function node(worker, found, at, radius, colours, named, selected, spelled, ahead, otherwise) {
@@ -111,7 +114,7 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
     "data-phase": found?.phase ?? otherwise,
     "data-worker": worker,
   });
-  group.append(s("circle", { cx: at.x, cy: at.y, r: Math.max(radius, 13), class: "psb-node-hold" }));
+  group.append(s("circle", { cx: at.x, cy: at.y, r: Math.max(radius, 14), class: "psb-node-hold" }));
   group.append(s("circle", { cx: at.x, cy: at.y, r: radius, stroke: colour, class: "psb-node-ring" }));
   if (found && found.phase === "compute") group.append(pie(at, radius, found.progress, colour));
   if (radius > 6) group.append(words(at.x, at.y + 4, String(worker), "psb-strong"));
@@ -135,7 +138,7 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
 }
 
 // A worker is dragged up or down to be faster or slower, and lost by Delete: each is another future.
-function pressable(group, worker, press, at, svg) {
+function pressable(group, worker, press, at) {
   group.classList.add("psb-pressable");
   group.setAttribute("tabindex", "0");
   group.setAttribute("role", "button");
@@ -146,32 +149,33 @@ function pressable(group, worker, press, at, svg) {
     event.stopPropagation();
     event.key === "Delete" ? press.now("kill", worker) : press.choose("speed", worker);
   };
-  dragged(group, "speed", worker, press, at, svg);
+  dragged(group, "speed", worker, press, at);
 }
 
 // What is dragged up or down becomes faster or slower, by a factor that stands beside it; the factor of what
 // is only pressed can be typed.
-function dragged(element, what, worker, press, at, svg) {
+function dragged(element, what, worker, press, at) {
   element.onpointerdown = (down) => {
+    const held = down.currentTarget;
     press.hold();
-    element.setPointerCapture(down.pointerId);
+    held.setPointerCapture(down.pointerId);
     let factor = 1;
     const text = words(0, 0, "", "psb-strong");
     const sign = s("g", { class: "psb-factor" }, s("rect", { width: 52, height: 18, rx: 4 }), text);
     text.setAttribute("x", "26");
     text.setAttribute("y", "13");
-    element.onpointermove = (event) => {
+    held.onpointermove = (event) => {
       factor = 2 ** ((down.clientY - event.clientY) / OCTAVE);
       factor = Number(Math.min(10, Math.max(0.1, factor)).toPrecision(2));
       press.choose(what, worker, factor);
       text.textContent = `${factor} ×`;
       const x = at.x + 70 > WIDTH ? at.x - 72 : at.x + 20;
       sign.setAttribute("transform", `translate(${x} ${at.y - 9})`);
-      svg.append(sign);
+      held.ownerSVGElement.append(sign);
     };
-    element.onpointerup = () => (factor === 1 ? press.choose(what, worker) : press.fork());
-    element.onlostpointercapture = () => {
-      element.onpointermove = element.onpointerup = null;
+    held.onpointerup = () => (factor === 1 ? press.choose(what, worker) : press.fork());
+    held.onlostpointercapture = () => {
+      held.onpointermove = held.onpointerup = held.onlostpointercapture = null;
       press.release();
     };
   };
@@ -194,13 +198,13 @@ function returning(group, worker, press) {
 }
 
 // The link of a worker, wide enough to take hold of: dragged down it is throttled.
-function pressableLink(ends, worker, press, at, svg) {
+function pressableLink(ends, worker, press, at) {
   const link = s(
     "line",
     { ...ends, class: "psb-link-hold", "data-worker": worker },
     s("title", {}, `the link of worker ${worker}: drag down to throttle it`),
   );
-  dragged(link, "link", worker, press, at, svg);
+  dragged(link, "link", worker, press, at);
   return link;
 }
 

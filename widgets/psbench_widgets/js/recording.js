@@ -29,6 +29,8 @@ export const duration = (seconds) =>
       ? `${shortest(1000 * seconds)} ms`
       : `${shortest(seconds)} s`;
 export const amount = (value) => shortest(value);
+// a no-break space: the sign never begins a line
+export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)}\u00a0%`;
 const shortest = (value) => String(Number(value.toPrecision(3)));
 
 export class Recording {

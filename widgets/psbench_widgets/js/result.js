@@ -1,8 +1,9 @@
 // What came of a run, before all else: four numbers, a sentence, and the question that forks.
 import { button, h } from "./dom.js";
-import { amount } from "./recording.js";
+import { amount, percent } from "./recording.js";
 import { TERMS } from "./terms.js";
 
+const OTHERS = { asp: "ASP, without waiting", bsp: "BSP, in which all wait for all" };
 const CLOCKS = { simulated: "virtual time" };
 
 export class Result {
@@ -22,11 +23,11 @@ export class Result {
     const numbers = [
       run.val_accuracy !== null && ["accuracy", percent(run.val_accuracy, 1), "accuracy reached"],
       ["time", `${amount(run.time_s)} s`, `${clock}, ${epochs}`],
-      run.idle !== null && ["waiting", percent(run.idle, 0), "of time spent waiting"],
+      run.idle !== null && ["waiting", percent(run.idle), "of time spent waiting"],
       run.staleness !== null && ["staleness", run.staleness.toFixed(1), "versions stale (mean)"],
     ];
     const next = run.strategy === "asp" ? "bsp" : "asp";
-    const ask = button(`What would ${next.toUpperCase()} have done?`, "psb-link", () => this.fork(next));
+    const ask = button(`What would ${OTHERS[next]}, have done?`, "psb-link", () => this.fork(next));
     this.element.replaceChildren(
       ...numbers
         .filter(Boolean)
@@ -42,8 +43,6 @@ export class Result {
   }
 }
 
-const percent = (share, digits) => `${(100 * share).toFixed(digits)}\u00a0%`;
-
 // Of a fork, what is otherwise: what was so before stands beside it.
 const called = ({ label }) => `${label.split(" -> ").at(-1)}:`;
 
@@ -52,7 +51,7 @@ function inShort({ val_accuracy: accuracy, time_s: time, idle, staleness }) {
   const numbers = [
     accuracy !== null && `${percent(accuracy, 1)} in`,
     `${amount(time)}\u00a0s,`,
-    idle !== null && `${percent(idle, 0)} of all time waiting,`,
+    idle !== null && `${percent(idle)} of all time waiting,`,
     staleness !== null && `${staleness.toFixed(1)} versions stale`,
   ];
   return `${numbers.filter(Boolean).join(" ").replace(/,$/, "")}.`;
@@ -68,7 +67,7 @@ function whoWaited({ waiting, workers }) {
   if (!rounded(most)) return "No worker waited.";
   const together = order.filter((place) => waiting[place] > waiting[most] - ALIKE).sort((a, b) => a - b);
   const lowest = Math.min(...together.map(rounded));
-  const highest = percent(waiting[most], 0);
+  const highest = percent(waiting[most]);
   const range = lowest < rounded(most) ? `${lowest} to ${highest}` : highest;
   const all = together.length === workers.length;
   const many = `${together.length} of ${workers.length} workers`;
@@ -77,7 +76,7 @@ function whoWaited({ waiting, workers }) {
   const sentence = `${who} waited ${range} of ${all || together.length === 1 ? "its" : "their"} time`;
   if (all) return `${sentence}.`;
   const other = `worker ${workers[least]}`;
-  return `${sentence}; ${other} ${rounded(least) ? `least, ${percent(waiting[least], 0)}` : "never"}.`;
+  return `${sentence}; ${other} ${rounded(least) ? `least, ${percent(waiting[least])}` : "never"}.`;
 }
 
 function names(workers) {

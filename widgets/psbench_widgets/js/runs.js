@@ -1,10 +1,10 @@
 // The table of runs: filtered, sorted, grouped, hidden, and what can be done to each.
 import { button, h, select, svg } from "./dom.js";
 import { popover } from "./popover.js";
-import { amount } from "./recording.js";
+import { amount, percent } from "./recording.js";
 
 const isNone = (value) => value === null || value === undefined;
-const percent = (value, digits) => (isNone(value) ? "–" : `${(100 * value).toFixed(digits)} %`);
+const share = (value, digits) => (isNone(value) ? "–" : percent(value, digits));
 const COLUMNS = [
   { key: "number", head: "#", number: true },
   { key: "label", head: "run" },
@@ -199,6 +199,7 @@ export class RunsTable {
           act("use its settings", "settings", "Use these settings again", true),
           act("its Python", "python", "Show the Python code of this run", true),
           act("stop", "stop", "Stop or cancel this run", !over),
+          act("leave", "leave", "Stop following this run; it goes on", !over && run.detached),
           over && hide,
           act("remove", "remove", "Remove this run from the table", over),
         ),
@@ -214,9 +215,9 @@ export class RunsTable {
       h("td", { class: "psb-tick-cell" }, tick),
       h("td", { class: "psb-number psb-muted" }, run.number),
       h("td", {}, h("div", { class: "psb-named" }, dot, name, sparkline(run))),
-      h("td", { class: "psb-number psb-result-cell" }, percent(run.val_accuracy, 1)),
+      h("td", { class: "psb-number psb-result-cell" }, share(run.val_accuracy, 1)),
       h("td", { class: "psb-number" }, isNone(run.time_s) ? "–" : `${amount(run.time_s)} s`),
-      h("td", { class: "psb-number" }, percent(run.idle, 0)),
+      h("td", { class: "psb-number" }, share(run.idle)),
       h("td", { class: "psb-muted psb-lesser" }, run.about),
       h("td", {}, h("span", { class: `psb-status-word psb-is-${run.status}` }, run.status)),
       h("td", {}, acts),

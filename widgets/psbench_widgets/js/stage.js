@@ -1,5 +1,5 @@
 // One or two runs on one time axis: timelines, the state at a moment, and the controls that move the moment.
-import { button, h, select } from "./dom.js";
+import { button, h, morph, select } from "./dom.js";
 import { machine } from "./machine.js";
 import { Moment } from "./moment.js";
 import { Recording } from "./recording.js";
@@ -8,12 +8,14 @@ import { sequence } from "./sequence.js";
 import { Announcer } from "./announcer.js";
 import { Strip } from "./strip.js";
 import { Timeline } from "./timeline.js";
+import { MANY } from "./layout.js";
 import { looks, onThemeChange } from "./theme.js";
 
 const READABLE = 220; // spans that can be distinguished in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 const FILM = "film"; // the whole run in so many seconds
 const FILM_S = 10;
+const PICTURE_MS = 100;
 const KINDS = ["event", "update", "barrier", "epoch", "wait"];
 const CALLED = {
   compute: "computing",
@@ -177,6 +179,7 @@ export class Stage {
         brush: (brush) => this.select({ brush }),
         worker: (worker) => this.select({ worker: worker === this.worker ? null : worker }),
         tell: (text) => this.tell(text),
+        zoom: (factor) => this.rescale(factor),
       });
       return { recording, timeline };
     });
@@ -258,7 +261,7 @@ export class Stage {
     const { press } = this.events;
     if (!press || film !== this.films[0]) return null;
     // what is held stays as it is, though newer pieces come
-    const hold = () => (this.pause(), (this.held = true));
+    const hold = () => ((this.held = true), this.pause());
     return { ...press, hold, release: () => ((this.held = false), this.draw()) };
   }
 
@@ -367,7 +370,9 @@ export class Stage {
     this.playing = null;
     this.play.textContent = "▶ play";
     this.play.title = "play";
-    if (was) this.events.moved(this.now, true);
+    if (!was) return;
+    this.draw();
+    this.events.moved(this.now, true);
   }
 
   // Seconds of the run in one second of playing.
@@ -416,26 +421,14 @@ export class Stage {
         this.worker,
         first ? [first.worker, first.waitedFor] : [],
       );
-      const active = document.activeElement;
-      const at = film.place.contains(active) ? active?.getAttribute("data-worker") : null;
-      if (!loaded) film.place.replaceChildren(h("p", { class: "psb-loading" }, "loading …"));
-      else
-        film.place.replaceChildren(
-          this.films.length > 1
-            ? h("figcaption", { class: "psb-film-name" }, film.recording.about.label)
-            : "",
-          this.picture.value === "machines"
-            ? machine(film.state, film.recording.about, looks().phases, this.worker, this.pressOf(film))
-            : sequence(film.recording, this.now, looks().phases, this.isCollective(film)),
-        );
-      // what has the focus keeps it, though it is redrawn
-      if (at) film.place.querySelector(`.psb-node[data-worker="${at}"]`)?.focus();
     }
     const shown = (time) => time.toFixed(digits(this.end));
     const clock = `${shown(this.now)} s of ${shown(this.end)} s`;
-    this.clock.replaceChildren(h("b", {}, `${shown(this.now)} s`), ` of ${shown(this.end)} s`);
     const recordings = this.films.map(({ recording }) => recording);
     this.strip.draw(recordings, from, from + window, this.now, this.end, clock);
+    // all that measures the page has done so: from here on it changes
+    for (const film of this.films) this.drawPicture(film, loaded);
+    this.clock.replaceChildren(h("b", {}, `${shown(this.now)} s`), ` of ${shown(this.end)} s`);
     const [from_s, to_s] = this.brush ?? [];
     this.span.textContent = this.brush
       ? `selected: ${from_s.toFixed(digits(this.end))} to ${to_s.toFixed(digits(this.end))} s`
@@ -443,6 +436,33 @@ export class Stage {
     this.live.setAttribute("aria-pressed", String(this.follow));
     this.element.dataset.now = String(this.now);
     this.say();
+  }
+
+  // The machines, which of many workers are small and without words: while it plays they follow less often.
+  drawPicture(film, loaded) {
+    const at = performance.now();
+    const isMany = film.recording.workers.length > MANY;
+    if (this.playing && isMany && at - (film.picturedAt ?? 0) < PICTURE_MS) return;
+    film.picturedAt = at;
+    const active = document.activeElement;
+    const worker = film.place.contains(active) ? active?.getAttribute("data-worker") : null;
+    morph(film.place, h("figure", { class: "psb-machine-place" }, this.picturesOf(film, loaded)));
+    // what has the focus keeps it, though it is redrawn
+    if (worker && document.activeElement !== active)
+      film.place.querySelector(`.psb-node[data-worker="${worker}"]`)?.focus();
+  }
+
+  // What stands beside the charts: of the machines or of their messages.
+  picturesOf(film, loaded) {
+    if (!loaded) return h("p", { class: "psb-loading" }, "loading …");
+    const { recording, state } = film;
+    const phases = looks().phases;
+    return [
+      this.films.length > 1 && h("figcaption", { class: "psb-film-name" }, recording.about.label),
+      this.picture.value === "machines"
+        ? machine(state, recording.about, phases, this.worker, this.pressOf(film))
+        : sequence(recording, this.now, phases, this.isCollective(film)),
+    ];
   }
 
   say() {

@@ -1,7 +1,7 @@
 // The timeline of one run on a canvas: a row for each worker, spans of what it does, drawn from a recording.
 import { h } from "./dom.js";
 import { bySpeed, layout, MANY, margins, sharesAlong } from "./layout.js";
-import { duration, upTo } from "./recording.js";
+import { duration, percent, upTo } from "./recording.js";
 
 const BIN = 4; // pixels in which a band's shares are the same
 const AXIS = 18;
@@ -9,12 +9,15 @@ const TICKS = 6; // of the versions alone
 // waiting stands out: full and hot; what travels is half as high as what is computed
 const THICK = { compute: 0.86, pull: 0.43, send: 0.43, wait: 0.86, switching: 0.43, cancelled: 0.43 };
 const STACK = ["compute", "pull", "send", "cancelled", "switching", "wait"];
-const TALLEST = 150;
+const COUNTABLE = 5; // pixels from which a span is parted from the next
+const TALLEST = 175;
+const BAND = 14; // pixels of a row where there are bands: each has its name
 const TOTAL_BAR = 40; // pixels of a total in a row that is lower
 const SPELLED = 26; // rows so high have room for words below their totals
 
 export class Timeline {
-  // events: at(time) when a moment is picked, brush([from, to] or null), worker(id or null), tell(text or "")
+  // events: at(time) when a moment is picked, brush([from, to] or null), worker(id or null),
+  // tell(text or ""), zoom(factor of what is shown)
   constructor(colours, events) {
     this.colours = colours;
     this.events = events;
@@ -24,7 +27,8 @@ export class Timeline {
       role: "img",
       tabindex: "0",
       title:
-        "Drag to select a span of time, press a number to select a worker; " +
+        "Drag to select a span of time, press a number to select a worker, " +
+        "pinch or turn the wheel with Ctrl to zoom; " +
         "keys: up and down select a worker, [ and ] set start and end of a span, Escape clears it",
     });
     this.element = h("div", { class: "psb-timeline" }, this.canvas);
@@ -33,6 +37,7 @@ export class Timeline {
     this.canvas.onpointerdown = (event) => this.press(event);
     this.canvas.onpointerup = (event) => this.release(event);
     this.canvas.onkeydown = (event) => this.onKey(event);
+    this.canvas.onwheel = (event) => this.wheel(event);
   }
 
   // highest: pixels that a row may have; hasAxis: whether no timeline below it has the same axis
@@ -41,7 +46,8 @@ export class Timeline {
     this.axisHeight = hasAxis ? AXIS : TICKS;
     this.order = recording.workers.length > MANY ? bySpeed(recording.steps) : [];
     this.arrange([]);
-    this.row = Math.max(3, Math.min(highest, Math.floor(TALLEST / this.shown.length)));
+    const least = this.order.length ? BAND : 3;
+    this.row = Math.max(least, Math.min(highest, Math.floor(TALLEST / this.shown.length)));
     this.height = this.row * this.shown.length + this.axisHeight;
     this.canvas.style.height = `${this.height}px`;
   }
@@ -78,6 +84,7 @@ export class Timeline {
       line: style.getPropertyValue("--psb-line") || "#ccc",
       accent: style.getPropertyValue("--psb-accent") || "#1976d2",
       soft: style.getPropertyValue("--psb-soft") || "#eee",
+      paper: style.getPropertyValue("--psb-around") || "#fff",
       font: style.fontFamily,
     };
     this.axis(pen);
@@ -85,7 +92,7 @@ export class Timeline {
     this.unknown(pen);
     pen.save();
     pen.beginPath();
-    pen.rect(this.gutter, 0, width - this.gutter - this.right + 6, this.height);
+    pen.rect(this.gutter, 0, width - this.gutter - this.right, this.height);
     pen.clip();
     this.shown.forEach(({ places }, i) => places && this.shares(pen, places, i));
     this.shown.forEach(
@@ -95,15 +102,8 @@ export class Timeline {
     );
     this.versions(pen);
     this.joins(pen);
-    pen.fillStyle = this.ink.text;
-    const x = this.x(now);
-    pen.fillRect(x - 0.75, 0, 1.5, this.height - this.axisHeight + 4);
-    pen.beginPath();
-    pen.moveTo(x - 5, 0);
-    pen.lineTo(x + 5, 0);
-    pen.lineTo(x, 6);
-    pen.fill();
     pen.restore();
+    this.cursor(pen, this.x(now));
     this.labels(pen, selected);
     if (this.right > TOTAL_BAR) this.totals(pen);
     this.canvas.setAttribute(
@@ -111,6 +111,17 @@ export class Timeline {
       `timeline of ${this.recording.workers.length} workers from ${from.toPrecision(4)} to ` +
         `${to.toPrecision(4)} s; the sentence below explains who waits and why`,
     );
+  }
+
+  // The moment: a line with a mark on top, which may stand out at either end.
+  cursor(pen, x) {
+    pen.fillStyle = this.ink.text;
+    pen.fillRect(x - 0.75, 0, 1.5, this.height - this.axisHeight + 4);
+    pen.beginPath();
+    pen.moveTo(x - 5, 0);
+    pen.lineTo(x + 5, 0);
+    pen.lineTo(x, 6);
+    pen.fill();
   }
 
   x(time) {
@@ -136,13 +147,13 @@ export class Timeline {
       const name = this.recording.phases[phase[k]];
       const thick = Math.max(1.5, this.row * THICK[name]);
       const left = this.x(start_s[k]);
+      const width = Math.max(0.6, this.x(end_s[k]) - left);
+      const top = i * this.row + (this.row - thick) / 2;
       pen.fillStyle = this.colours[name];
-      pen.fillRect(
-        left,
-        i * this.row + (this.row - thick) / 2,
-        Math.max(0.6, this.x(end_s[k]) - left),
-        thick,
-      );
+      pen.fillRect(left, top, width, thick);
+      if (width < COUNTABLE) continue;
+      pen.fillStyle = this.ink.paper; // one step after the other can be told apart
+      pen.fillRect(left + width - 1, top, 1, thick);
     }
     pen.globalAlpha = 1;
   }
@@ -155,16 +166,17 @@ export class Timeline {
     for (let x = this.gutter; x < this.width - this.right; x += BIN) xs.push(x);
     const times = xs.map((x) => this.time(x + BIN / 2));
     const found = sharesAlong(places, this.recording.rows, tables.spans, times, phases.length);
-    xs.forEach((x, k) => {
-      let top = i * this.row + 1;
-      for (const name of STACK) {
-        const height = (this.row - 2) * found[k * phases.length + phases.indexOf(name)];
-        if (!height) continue;
-        pen.fillStyle = this.colours[name];
-        pen.fillRect(x, top, BIN, height);
-        top += height;
-      }
-    });
+    const tops = xs.map(() => i * this.row + 1);
+    for (const name of STACK) {
+      const phase = phases.indexOf(name);
+      pen.fillStyle = this.colours[name];
+      xs.forEach((x, k) => {
+        const height = (this.row - 2) * found[k * phases.length + phase];
+        if (!height) return;
+        pen.fillRect(x, tops[k], BIN, height);
+        tops[k] += height;
+      });
+    }
   }
 
   // A tick at the foot for each new version, as long as they can be distinguished.
@@ -254,7 +266,7 @@ export class Timeline {
     const { speeds } = this.recording.about;
     this.shown.forEach(({ worker, place, label }, i) => {
       if (i % every) return;
-      const y = (i + 0.5) * this.row + 0.5;
+      const y = Math.max(7, (i + 0.5) * this.row + 0.5); // letters are higher than a low row
       const isNamed = place !== undefined;
       pen.textAlign = "left";
       pen.font = `${isNamed ? "600 " : ""}12px ${this.ink.font}`;
@@ -283,16 +295,15 @@ export class Timeline {
     this.shown.forEach(({ place }, i) => {
       if (place === undefined || i % every) return;
       const share = this.recording.waiting[place];
-      const y = (i + 0.5) * this.row - (isSpelled ? 6 : 0);
-      const percent = `${Math.round(100 * share)} %`;
+      const y = Math.max(7, (i + 0.5) * this.row - (isSpelled ? 6 : 0));
       pen.fillStyle = this.ink.soft;
       pen.fillRect(left, y - high / 2, width, high);
       pen.fillStyle = this.colours.wait;
       pen.fillRect(left, y - high / 2, width * share, high);
       pen.fillStyle = this.ink.muted;
-      const words = !share ? "never waits" : `${percent} waiting`;
+      const words = !share ? "never waits" : `${percent(share)} waiting`;
       if (isSpelled) pen.fillText(words, this.width - 2, y + 13);
-      else pen.fillText(percent, this.width - 2, y + 0.5);
+      else pen.fillText(percent(share), this.width - 2, y + 0.5);
     });
   }
 
@@ -381,6 +392,13 @@ export class Timeline {
     event.stopPropagation();
   }
 
+  // A pinch on a touchpad is a wheel with Ctrl; the wheel alone scrolls the page.
+  wheel(event) {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    this.events.zoom(2 ** (Math.sign(event.deltaY) * Math.min(1, Math.abs(event.deltaY) / 100)));
+  }
+
   press(event) {
     if (!this.recording || !this.view) return;
     this.pressed = this.under(event);
@@ -404,9 +422,9 @@ export class Timeline {
     const { phases, tables } = this.recording;
     const found = sharesAlong(places, this.recording.rows, tables.spans, [time], phases.length);
     const parts = phases
-      .map((name, phase) => [name, Math.round(100 * found[phase])])
-      .filter(([, share]) => share);
-    const words = parts.map(([name, share]) => `${share} % ${name}`).join(", ");
+      .map((name, phase) => [name, found[phase]])
+      .filter(([, share]) => share >= 0.005);
+    const words = parts.map(([name, share]) => `${percent(share)} ${name}`).join(", ");
     return `Of these ${count} workers at ${time.toFixed(3)} s: ${words}`;
   }
 

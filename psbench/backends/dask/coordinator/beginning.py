@@ -14,6 +14,7 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Json
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.roles import names_or_count, worker_name
+from psbench.backends.dask.server.gossip import GossipStore
 from psbench.backends.dask.server.parameter_server import as_lists
 from psbench.backends.dask.server.store import NO_CODEC_COUNTERS
 from psbench.checkpoints.file import Checkpoint
@@ -48,14 +49,14 @@ def await_peers(run: RunState) -> Script[None]:
     limit_s = run.workload.experiment.connection.start_within_s
 
     def is_over() -> bool:
-        return not run.peers.missing or bool(run.ending) or run.now > limit_s
+        return run.peers.are_ready or bool(run.ending) or run.now > limit_s
 
     yield Wait(is_over, lambda: _missing(run))
     if run.ending:
         if run.retired:
             raise ServerLost(f"the Dask worker of {run.retired} was retired before training began")
         raise Cancelled(_NOT_BEGUN)
-    if run.peers.missing:
+    if not run.peers.are_ready:
         raise BackendError(
             f"{_missing(run)} did not report within {limit_s:g} s "
             "(connection.start_within_s): are the Dask workers busy?"
@@ -104,6 +105,9 @@ def resume(run: RunState, driver: LiveDriver, start: Start) -> Script[None]:
     for worker in sorted(lost):  # its process is there, and is as one that has taken another's place
         run.store.leave(worker, view.last_ticket(worker))
         run.store.join(worker)
+    if isinstance(run.store, GossipStore):
+        for worker in workers:
+            run.store.repeat_messages(worker)
     run.checkpoint_schedule.advance()
     run.rules.load_state_dict(state["stop_rules"], view.epoch)
     _start_training(run, state["time_s"])

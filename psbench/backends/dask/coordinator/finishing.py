@@ -97,7 +97,7 @@ def _await_usage(run: RunState) -> Script[None]:
     """Wait for the workers' reports of usage, except those in a long last step."""
     latest, looks = run.clock_s + run.workload.experiment.connection.settle_within_s, run.looks
     yield Wait(
-        lambda: run.looks > looks and (run.clock_s > latest or not run.peers.without_usage),
+        lambda: run.looks > looks and (run.clock_s > latest or run.peers.have_reported),
         lambda: names_or_count(run.peers.without_usage, len(run.peers.workers()), "workers"),
     )
 

@@ -57,7 +57,7 @@ def _admit(run: RunState, worker: int) -> None:
     part = checkpointing.part_at(pushes.position_after(run, worker))
     run.out.send(worker_name(worker), msg.ResumeWorker(view.in_force, ranges, Json(part.state), {}))
     run.store.join(worker)
-    start_training(run, run.begin_s)
+    _start_worker(run, worker)
     if not run.timers.is_away(worker, run.now):
         run.events.append(ev.Join(worker))
 
@@ -66,11 +66,14 @@ def start_training(run: RunState, begin_s: float) -> None:
     """Start training on all present workers; `begin_s` is time 0 of the run by the clock."""
     run.began(begin_s)
     run.training = True
-    rings = run.peers.rings
     for worker in run.peers.workers():
-        run.out.send(worker_name(worker), msg.StartTraining(begin_s, rings))
-        if worker in run.speeds:  # of a process that was replaced, too
-            run.out.send(worker_name(worker), msg.ChangeSpeed(run.speeds[worker]))
+        _start_worker(run, worker)
+
+
+def _start_worker(run: RunState, worker: int) -> None:
+    run.out.send(worker_name(worker), msg.StartTraining(run.begin_s))
+    if worker in run.speeds:  # of a process that was replaced, too
+        run.out.send(worker_name(worker), msg.ChangeSpeed(run.speeds[worker]))
 
 
 # -------------------------------------------------------------------- processes that are lost
@@ -150,6 +153,7 @@ def _lose_worker(run: RunState, worker: int, how: str, is_replaced: bool) -> Non
     name = worker_name(worker)
     run.replacements.lose(name, run.now, how, is_replaced)
     _expect_again(run, name)
+    run.introductions.forget(worker)
     if run.has_store:
         run.store.leave(worker, run.view.last_ticket(worker))
         run.models.leave(worker)

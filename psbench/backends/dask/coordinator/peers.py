@@ -45,8 +45,10 @@ class Peers:
     """
 
     def __init__(self, expected: Sequence[str]) -> None:
-        #: roles that the run counts with: it begins when each is ready
-        self._expected = list(expected)
+        #: roles that the run counts with: it begins when each is ready; in order, with no values
+        self._expected = dict.fromkeys(expected)
+        #: expected roles that are not ready: counted after every message of a start
+        self._awaited = dict.fromkeys(expected)
         #: all roles that have taken part; a role is never removed
         self.known = set(expected)
         #: what each role sent when it was ready; before training, without the roles that were lost since
@@ -55,6 +57,8 @@ class Peers:
         self._connected: set[str] = set()
         #: workers that were sent the end of the run: they report, and may then be dead without loss
         self._dismissed: set[str] = set()
+        #: dismissed workers whose report of usage is awaited: looked at after every message of the end
+        self._unreported: dict[str, None] = {}
         #: roles whose processes are dead or were refused; a new process of a lost worker stays in until ready
         self.gone: set[str] = set()
         #: reports at the end of the run, by the role: resources of workers; times of their messages, and of
@@ -73,19 +77,21 @@ class Peers:
     def admit(self, name: str, ready: Ready) -> None:
         """Admit a ready peer."""
         self._ready[name] = ready
+        self._awaited.pop(name, None)
         self.gone.discard(name)
-        if name not in self._expected:
-            self._expected.append(name)
-            self.known.add(name)
+        self._expected.setdefault(name)
+        self.known.add(name)
 
     def expect_again(self, name: str) -> None:
         """Expect another process for a role whose process is gone."""
         self._ready.pop(name, None)
+        if name in self._expected:
+            self._awaited.setdefault(name)
 
     def do_without(self, name: str) -> None:
         """Stop expecting a role."""
-        if name in self._expected:
-            self._expected.remove(name)
+        self._expected.pop(name, None)
+        self._awaited.pop(name, None)
 
     def has_connected(self, name: str) -> bool:
         """Return whether a peer has connected, so that the connection reports its end."""
@@ -94,6 +100,8 @@ class Peers:
     def report(self, name: str, report: UsageReport | StampsReport | ServedReport) -> None:
         """Store the final report of a worker or a server."""
         self._reports[type(report)][name] = asdict(report)
+        if isinstance(report, UsageReport):
+            self._unreported.pop(name, None)
 
     @property
     def present(self) -> list[str]:
@@ -111,9 +119,14 @@ class Peers:
         return len(self._expected)
 
     @property
+    def are_ready(self) -> bool:
+        """Whether all expected peers are ready."""
+        return not self._awaited
+
+    @property
     def missing(self) -> list[str]:
         """Names of the peers that are not ready yet."""
-        return [name for name in self._expected if name not in self._ready]
+        return [name for name in self._expected if name in self._awaited]
 
     def workers(self) -> list[int]:
         """Return the training workers that are not lost."""
@@ -125,25 +138,33 @@ class Peers:
         """Workers whose processes are gone."""
         return {worker for name in self.gone if (worker := worker_number(name)) is not None}
 
-    @property
-    def rings(self) -> dict[int, Address | None]:
-        """Addresses at which the workers receive ring segments."""
-        return {worker: self._ready[worker_name(worker)].ring for worker in self.workers()}
+    def address_of(self, worker: int) -> Address | None:
+        """Return the address at which a worker receives messages of others; None without a process."""
+        name = worker_name(worker)
+        ready = None if name in self.gone else self._ready.get(name)
+        return None if ready is None else ready.ring
 
     @property
     def without_usage(self) -> list[str]:
-        """Names of the remaining workers that have not reported their usage."""
-        names = map(worker_name, self.workers())
-        return [name for name in names if name not in self.usage]
+        """Names of the dismissed workers that have not reported their usage."""
+        return [*self._unreported]
+
+    @property
+    def have_reported(self) -> bool:
+        """Whether all dismissed workers have reported their usage, or are lost."""
+        return not self._unreported
 
     def dismiss(self, name: str) -> None:
         """Stop monitoring a worker that was sent the end of the run."""
         self._dismissed.add(name)
+        if name not in self.usage:
+            self._unreported.setdefault(name)
 
     def lose(self, name: str) -> None:
         """Remove a peer."""
         self.gone.add(name)
         self._connected.discard(name)
+        self._unreported.pop(name, None)
 
 
 class Replacements:

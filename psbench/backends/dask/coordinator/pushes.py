@@ -121,7 +121,7 @@ def sum_of(run: RunState, apply: Apply) -> Script[None]:
     assert isinstance(store, AllReduceStore)
     while not store.has_sum_for(apply):  # again, if all who had it are lost
         store.reduce(apply)
-        yield Wait(lambda: not store.adding_up, lambda: f"{_adding_up(run, store)} (in a ring)")
+        yield Wait(lambda: not store.is_adding_up, lambda: f"{_adding_up(run, store)} (in a ring)")
 
 
 def _adding_up(run: RunState, store: AllReduceStore) -> str:
@@ -146,5 +146,7 @@ def _updates_after(run: RunState, event: ev.Event) -> list[Apply]:
 
 def _can_complete(run: RunState, event: ev.Event) -> bool:
     """Return whether an event can complete a barrier: the last worker's, or one that may drop the others."""
-    computing = {*run.view.computing} - {getattr(event, "worker", None)}
-    return not computing or run.engine.handles_pushes
+    view = run.view
+    own = view.workers.get(getattr(event, "worker", -1))
+    others = view.num_computing - (own is not None and own.status is Status.COMPUTING)
+    return not others or run.engine.handles_pushes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +20,11 @@ from psbench.backends.dask.detached.held_log import HeldLog, LogPart
 from psbench.backends.dask.detached.registry import Listed, Registry
 from psbench.backends.dask.lifetime import outliving_scheduler
 from psbench.clusters.connection import ConnectionSettings
-from psbench.core.log import EventLog
+from psbench.core.log import ROW, EventLog
 from psbench.errors import BackendError
 from psbench.experiment import Experiment
 from psbench.progress import LogProgress
+from psbench.system.claims import Writer
 from psbench.system.start_progress import StartProgress, watching_start
 
 if TYPE_CHECKING:
@@ -74,13 +76,15 @@ class Answer(NamedTuple):
     said: str
 
 
-class Director:
+class Director(Writer):
     """One director of a run: its log, its control, and its entry in the scheduler's list.
 
     Parameters
     ----------
     name : str
         Of the run.
+    owner : str
+        The key of the task, which all directors of the run have.
     worker : Worker
         Dask's, in whose process the director is.
     client : Client
@@ -93,8 +97,10 @@ class Director:
         The number that the scheduler gave to this director; 0 until it has begun.
     """
 
-    def __init__(self, name: str, worker: Worker, client: Client, limits: ConnectionSettings) -> None:
-        self.name, self.client = name, client
+    def __init__(
+        self, name: str, owner: str, worker: Worker, client: Client, limits: ConnectionSettings
+    ) -> None:
+        self.name, self.owner, self.client = name, owner, client
         self.log, self.control, self.start = HeldLog(), Control(), 0
         self.about: dict[str, Any] | None = None
         self.starting = StartProgress()
@@ -222,7 +228,7 @@ def direct(work: Callable[[Director], Kept], name: str, limits: ConnectionSettin
     with (
         outliving_scheduler(worker),
         client_at(worker.scheduler.address, worker.security, limits.listen_within_s) as client,
-        (director := Director(name, worker, client, limits)).at_work(),
+        (director := Director(name, worker.get_current_task(), worker, client, limits)).at_work(),
     ):
         try:
             # without the context of this task: a client in one stores what it sends in this Dask worker
@@ -264,6 +270,29 @@ async def answer(
             return found
         await asyncio.sleep(_READ_S)
     return None
+
+
+async def result_after(key: str, digest: str, rows: int, texts: int, dask_worker: Worker) -> Kept | None:
+    """Return the result of a run without the rows and texts that a reader has.
+
+    None if the result is not in this Dask worker, or if the reader's rows, of that digest, are others.
+
+    Parameters
+    ----------
+    key : str
+        Of the director's task.
+    digest : str
+    rows, texts : int
+    """
+    kept: Kept | None = dask_worker.data.get(key)
+    if kept is None or digest_of(kept.rows[: rows * ROW.itemsize]) != digest:
+        return None
+    return kept._replace(rows=kept.rows[rows * ROW.itemsize :], texts=kept.texts[texts:])
+
+
+def digest_of(rows: bytes) -> str:
+    """Return the digest by which readers and directors compare rows of the log."""
+    return hashlib.sha256(rows).hexdigest()
 
 
 def request(name: str, method: str, arguments: tuple[Any, ...], dask_worker: Worker) -> bool:

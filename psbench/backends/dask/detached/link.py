@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from distributed import Client, Future
 from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
-from psbench.backends.dask.detached.director import Answer, Director, Kept, answer, direct, request
+from psbench.backends.dask.detached.director import (
+    Answer,
+    Director,
+    Kept,
+    answer,
+    digest_of,
+    direct,
+    packed_log,
+    request,
+    result_after,
+)
 from psbench.backends.dask.detached.registry import Listed, Registry
 from psbench.backends.dask.lifetime import TASKS
 from psbench.backends.dask.placement import DIRECTOR
-from psbench.backends.dask.rpc import SchedulerLost, ask, ask_scheduler
+from psbench.backends.dask.rpc import SchedulerLost, Unresponsive, ask, ask_scheduler
 from psbench.clusters.connection import ConnectionSettings
+from psbench.core.log import EventLog
 from psbench.errors import BackendError, ParameterError, PsbenchError, ServerLost
 
 #: how data sets are called that keep the tasks of directors, before the name of the run
@@ -99,7 +111,10 @@ class Link:
         See `answer` for the parameters.
         """
         place = start, cuts, rows, texts, knows, _WAIT_S
-        found: Answer | None = self._ask_director(answer, *place)
+        try:
+            found: Answer | None = self._ask_director(answer, *place)
+        except Unresponsive:  # the scheduler starts another one when it gives that Dask worker up
+            return None
         return found
 
     def request(self, method: str, *arguments: Any) -> None:
@@ -124,8 +139,13 @@ class Link:
         except ServerLost:  # the Dask worker died meanwhile
             return None
 
-    def result(self) -> Kept:
+    def result(self, log: EventLog) -> Kept:
         """Return the result of a run that has ended, from the cluster's memory.
+
+        Parameters
+        ----------
+        log : EventLog
+            As far as this reader has it: its rows are not sent again.
 
         Raises
         ------
@@ -134,7 +154,9 @@ class Link:
         """
         future: Future = self._ask_scheduler("get_dataset", _PUBLISHED + self.name)
         try:
-            kept: Kept = self._client.gather(future, direct=False)  # a large one may take minutes
+            kept = self._result_after(future, log)
+            if kept is None:
+                kept = self._client.gather(future, direct=False)  # a large one may take minutes
         except PsbenchError:
             raise
         except FutureCancelledError as error:  # Dask cancels all futures of a client that reconnects
@@ -151,6 +173,18 @@ class Link:
         except Exception as error:
             raise BackendError(f"run {self.name!r} failed: {error!r}") from error
         return kept
+
+    def _result_after(self, future: Future, log: EventLog) -> Kept | None:
+        """Return the result, of whose log only the rest was sent; None if it has another log, or is gone."""
+        rows, texts = packed_log(log)
+        places = self._ask_scheduler("who_has", [future])[future.key] if rows else ()
+        for at in places:
+            place = digest_of(rows), len(log), len(texts)
+            with suppress(OSError):  # that Dask worker died meanwhile
+                rest: Kept | None = self._client.run(result_after, future.key, *place, workers=[at])[at]
+                if rest is not None:
+                    return rest._replace(rows=rows + rest.rows, texts=texts + rest.texts)
+        return None
 
     @property
     def last_state(self) -> str:

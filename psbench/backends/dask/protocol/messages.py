@@ -174,10 +174,15 @@ class OutcomeReceived(Message, kind=24):
 
 # -------------------------------------------------------------------- workers
 class StartTraining(Message, kind=30):
-    """Training begins at that time of the coordinator's clock; with the addresses of ring members."""
+    """Training begins at that time of the coordinator's clock."""
 
     begin_s: float
-    rings: dict[int, Address | None]
+
+
+class PeerAddresses(Message, kind=48):
+    """Addresses of workers that the receiver is about to send to; see `Introductions`."""
+
+    addresses: dict[int, Address]
 
 
 class VoteMessage(Message, kind=31):
@@ -285,18 +290,33 @@ class StampsReport(Message, kind=49):
 
 
 # -------------------------------------------------------------------- All-Reduce
-class StartRing(Message, kind=50):
-    """The members add up their payloads in this order, and report when they have the sum.
+class RingPlace(Struct, array_like=True, forbid_unknown_fields=True):
+    """A worker's place among the `size` members of a ring, and the one that it sends to; see `Ring`."""
 
-    `samples` and `steps` went into each, and `numbers` are those of the update that the sum is for.
+    place: int
+    size: int
+    pieces: int
+    following: int
+
+
+class StartRing(Message, kind=50):
+    """The receiver and the other members add up their payloads, and report when they have the sum.
+
+    `place` is the receiver's in a ring of all. If there are `levels`, its places in rings of some, these add
+    up instead. Its payload counts by `weight`, and its buffers by `share` of all. The sum is of `samples` and
+    `steps`; `numbers` are those of the update that it is for. Where members send each other messages they
+    have the `weights` of all, unless all are equal.
     """
 
     ring: int
-    members: list[int]
-    weights: list[float]
-    samples: list[int]
-    steps: list[int]
+    place: RingPlace
+    levels: list[RingPlace]
+    weight: float
+    share: float
+    samples: float
+    steps: int
     numbers: dict[str, float]
+    weights: list[float] = []
 
 
 class ContributeZeros(Message, kind=47):
@@ -328,9 +348,9 @@ class LoadReplica(Message, kind=53):
 
 
 class KeepShare(Message, kind=44):
-    """The receiver keeps only its share of the model; every ring has these members, in this order."""
+    """The receiver keeps only its share of the model; it has this place in every ring."""
 
-    members: list[int]
+    place: RingPlace
 
 
 class SendSum(Message, kind=54):
@@ -543,10 +563,10 @@ class WorkerGone(Message, kind=75):
 
 
 class HoldVersion(Message, kind=76):
-    """Keep the current version for distances, and drop unused versions."""
+    """Keep the current version for distances, unless it is kept already, and drop these."""
 
     version: int
-    in_use: list[int]
+    dropped: list[int]
 
 
 class GiveEntries(Message, kind=77):

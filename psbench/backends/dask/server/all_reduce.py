@@ -21,8 +21,10 @@ from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
-from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage, StartRing
+from psbench.backends.dask.protocol.messages import PushKey, ReleaseMessage, RingPlace, StartRing
 from psbench.backends.dask.protocol.roles import worker_name, worker_number
+from psbench.backends.dask.server.introductions import Introductions
+from psbench.backends.dask.server.ring_order import RingOrder, one_ring
 from psbench.backends.dask.server.store import (
     NO_CODEC_COUNTERS,
     ParameterStore,
@@ -33,8 +35,10 @@ from psbench.backends.dask.server.store import (
     key_of,
 )
 from psbench.core import actions as act
+from psbench.core.aggregation import Aggregation
 from psbench.core.events import Push
 from psbench.errors import WorkerLost
+from psbench.training.server import counted
 
 #: what a sum is of: pushes by id, and their weights
 Weighted: TypeAlias = tuple[list[int], list[float]]
@@ -46,7 +50,9 @@ Addend: TypeAlias = tuple[int, float, int, int]
 class _Ring:
     """The ring whose sum becomes the next version; `holders` are the members that have the sum."""
 
-    order: StartRing
+    number: int
+    addends: list[Addend]
+    numbers: dict[str, float]
     of: Weighted
     unfinished: set[int]
     holders: set[int] = field(default_factory=set)
@@ -78,14 +84,27 @@ class AllReduceStore(ParameterStore):
         whose payloads their workers have been given again.
     numbers : iterator of int
         Numbers for rings and requests, unique in this run.
+    introductions : Introductions
+    aggregation : Aggregation
+        The composition's, which says how buffers are weighed.
+    order : RingOrder or None
+        Groups the members of a sum; None for one ring of all.
     """
 
     kind = "All-Reduce"
 
     def __init__(
-        self, out: Outbox, workers: list[int], state: StateDict | None, numbers: Iterator[int]
+        self,
+        out: Outbox,
+        workers: list[int],
+        state: StateDict | None,
+        numbers: Iterator[int],
+        introductions: Introductions,
+        aggregation: Aggregation,
+        order: RingOrder | None = None,
     ) -> None:
-        self._out = out
+        self._out, self._introductions, self._aggregation = out, introductions, aggregation
+        self._order = order
         self._alive = sorted(workers)
         self._current = set(workers)  # those whose replica is of the current version
         self._pushed: dict[int, PushKey] = {}  # what each worker adds to the next ring it is in
@@ -143,11 +162,27 @@ class AllReduceStore(ParameterStore):
         """Order these members to sum, with their weights."""
         workers, weights, samples, steps = map(list, zip(*members, strict=True))
         scale = total / sum(weights) if len(members) < len(of[0]) else 1.0
-        weights = [weight * scale for weight in weights]
-        order = StartRing(next(self._numbers), workers, weights, samples, steps, numbers)
-        self._ring = _Ring(order, of, set(workers))
-        for worker in workers:
-            self._send(worker, order)
+        shares, most_steps = counted(self._aggregation, samples, steps)
+        number, all_samples = next(self._numbers), sum(shares)
+        self._ring = _Ring(number, members, numbers, of, set(workers))
+        needs_all = self._aggregation.exchanges and len({*weights}) > 1
+        all_weights = [weight * scale for weight in weights] if needs_all else []
+        facts = all_samples, most_steps, numbers, all_weights
+        levels = {} if self._order is None else self._order.levels(workers)
+        for worker, place, weight, share in zip(workers, one_ring(workers), weights, shares, strict=True):
+            own = levels.get(worker, [])
+            self._introduce(worker, [*own, place] if self._aggregation.exchanges else own or [place])
+            self._send(worker, StartRing(number, place, own, weight * scale, share / all_samples, *facts))
+
+    def _introduce(self, worker: int, places: Sequence[RingPlace]) -> None:
+        """Send a member the addresses of those that it sends to."""
+        following = [place.following for place in places if place.following != worker]
+        self._introductions.introduce(worker, following)
+
+    @property
+    def is_adding_up(self) -> bool:
+        """Whether the members of a ring have not all reported its sum."""
+        return self._ring is not None and bool(self._ring.unfinished)
 
     @property
     def adding_up(self) -> list[int]:
@@ -174,7 +209,7 @@ class AllReduceStore(ParameterStore):
             raise WorkerLost("every worker that was to make the next version is gone")
         self._current = ring.holders
         for worker in sorted(ring.holders):
-            self._send(worker, msg.MakeVersion(ring.order.ring, apply.version, msg.Update.of(apply)))
+            self._send(worker, msg.MakeVersion(ring.number, apply.version, msg.Update.of(apply)))
 
     def release(self, release: act.Release, samples: int) -> None:
         """Release a worker to continue from its replica, which it receives first if it missed a version."""
@@ -263,7 +298,7 @@ class AllReduceStore(ParameterStore):
         self._pushed.pop(worker, None)
         self._behind.pop(worker, None)
         ring = self._ring
-        if ring is not None and worker in ring.order.members:
+        if ring is not None and any(worker == addend[0] for addend in ring.addends):
             self._requests.pop(self._gift, None)
             ring.unfinished.discard(worker)
             ring.holders.discard(worker)
@@ -289,11 +324,11 @@ class AllReduceStore(ParameterStore):
             return
         ring.verdicts = dict.fromkeys(sorted(ring.unfinished | ring.holders), None)
         for worker in ring.verdicts:
-            self._send(worker, msg.AbortRing(ring.order.ring))
+            self._send(worker, msg.AbortRing(ring.number))
 
     def _judge(self, worker: int | None, verdict: msg.RingVerdict) -> None:
         ring = self._ring
-        if ring is None or worker is None or verdict.ring != ring.order.ring:
+        if ring is None or worker is None or verdict.ring != ring.number:
             return
         if verdict.finished and worker in ring.unfinished:
             ring.unfinished.discard(worker)
@@ -319,10 +354,8 @@ class AllReduceStore(ParameterStore):
         self._gift = self._request(Request(msg.SendSum, hand_out, donor))
 
     def _repeat(self, ring: _Ring, members: list[int]) -> None:
-        order = ring.order
-        before = zip(order.members, order.weights, order.samples, order.steps, strict=True)
-        left = [member for member in before if member[0] in members]
-        self._start(ring.of, left, sum(order.weights), order.numbers)
+        left = [addend for addend in ring.addends if addend[0] in members]
+        self._start(ring.of, left, sum(ring.of[1]), ring.numbers)
 
     def _send(self, worker: int, message: Message) -> None:
         self._out.send(worker_name(worker), message)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.messages import ReleaseMessage
 from psbench.backends.dask.protocol.roles import worker_name
+from psbench.backends.dask.server.introductions import Introductions
 from psbench.backends.dask.server.store import ParameterStore, Then, state_of
 from psbench.core import actions as act
 from psbench.core.events import Push
+from psbench.core.peer_to_peer import NeighbourMixing, PeerToPeer
 from psbench.core.view import ClusterView, Status
 from psbench.errors import WorkerLost
 from psbench.training.build import Workload
+
+#: how many versions back the oldest model is that a worker sends again when it resumes
+_LATEST = 2
 
 
 class GossipStore(ParameterStore):
@@ -30,14 +35,22 @@ class GossipStore(ParameterStore):
         Those that are connected.
     numbers : iterator of int
         Numbers for the exchanges of pairs, unique in this run.
+    introductions : Introductions
     """
 
     kind = "gossip"
 
     def __init__(
-        self, out: Outbox, workload: Workload, view: ClusterView, workers: list[int], numbers: Iterator[int]
+        self,
+        out: Outbox,
+        workload: Workload,
+        view: ClusterView,
+        workers: list[int],
+        numbers: Iterator[int],
+        introductions: Introductions,
     ) -> None:
         self._out, self._workload, self._view, self._numbers = out, workload, view, numbers
+        self._introductions = introductions
         self._alive = set(workers)
         # lost, or missing as a run goes on, and not in it again: no worker waits for their models
         self._away = set(view.workers) - self._alive
@@ -51,6 +64,7 @@ class GossipStore(ParameterStore):
                 self._give(worker, next(iter(row)))
                 again = msg.SendAgain(worker, self._view.workers[worker].ticket)
                 for other in sorted(self._alive - {worker}):
+                    self._introduce(other, [worker])
                     self._send(other, again)
             return
         first, number = next(iter(mix.rows)), next(self._numbers)
@@ -60,6 +74,8 @@ class GossipStore(ParameterStore):
             key = mix.versions[worker] - 1 if mix.sent else -number - 1
             lost = sorted(self._away.intersection(row))  # the engine has yet to hear of them
             released = worker if mix.meet else first
+            if not mix.sent:
+                self._introduce(worker, row.keys() - {worker})
             self._send(worker, msg.MixModels(released, key, row, number, lost, mix.meet))
 
     def release(self, release: act.Release, samples: int) -> None:
@@ -77,7 +93,27 @@ class GossipStore(ParameterStore):
         if self._view.committed and not has_model:
             raise WorkerLost(f"worker {release.worker} returns, but no other worker has a model")
         self._with_model.add(release.worker)
+        self._introduce(release.worker, self._neighbours(release.worker, release.load))
         self._send(release.worker, message)
+
+    def repeat_messages(self, worker: int) -> None:
+        """Introduce a worker that resumes to whom it sends again the models that a checkpoint has."""
+        version = self._view.workers[worker].version if worker in self._view.workers else 0
+        for earlier in range(max(0, version - _LATEST), version + 1):
+            self._introduce(worker, self._neighbours(worker, earlier))
+
+    def _neighbours(self, worker: int, version: int) -> list[int]:
+        """Return the workers that a worker sends its model of a version to without an order."""
+        composition = self._workload.experiment.strategy.compositions[self._view.in_force]
+        placement = composition.placement
+        if not isinstance(composition.aggregation, NeighbourMixing):
+            return []
+        assert isinstance(placement, PeerToPeer)
+        return placement.receivers(worker, version, self._view.num_workers)
+
+    def _introduce(self, worker: int, others: Iterable[int]) -> None:
+        if worker in self._alive:
+            self._introductions.introduce(worker, others)
 
     def _is_dropped(self, release: act.Release) -> bool:
         """Return whether the releasing answer also drops the worker."""
@@ -129,6 +165,7 @@ class GossipStore(ParameterStore):
         self._givers[worker] = giver
         self._away.discard(worker)
         number = next(self._numbers)
+        self._introduce(giver, [worker])
         self._send(giver, msg.GiveModel(worker, -number - 1, at_once=is_lost))
         self._send(worker, msg.MixModels(worker, -number - 1, {giver: 1.0}, number))
 

@@ -8,14 +8,15 @@ parameter server is lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.framing import StateDict
 from psbench.backends.dask.protocol.instructions import Outbox
 from psbench.backends.dask.protocol.roles import worker_name
 from psbench.backends.dask.server.all_reduce import Addend, AllReduceStore, Request, Weighted
+from psbench.backends.dask.server.ring_order import one_ring
 from psbench.backends.dask.server.store import Then, join
 from psbench.backends.partition import Partition, ring_shares
 from psbench.errors import ServerLost
@@ -26,14 +27,12 @@ class ShardedStore(AllReduceStore):
 
     kind = "a sharded model"
 
-    def __init__(
-        self, out: Outbox, workers: list[int], state: StateDict | None, numbers: Iterator[int]
-    ) -> None:
-        super().__init__(out, workers, state, numbers)
+    def __init__(self, out: Outbox, workers: list[int], *rest: Any) -> None:
+        super().__init__(out, workers, *rest)
         self._members = sorted(workers)  # of every ring, in this order: a share never moves
-        order = msg.KeepShare(self._members)
-        for worker in self._members:
-            self._send(worker, order)
+        for worker, place in zip(self._members, one_ring(self._members), strict=True):
+            self._introduce(worker, [place])
+            self._send(worker, msg.KeepShare(place))
 
     def _start(self, of: Weighted, members: list[Addend], total: float, numbers: dict[str, float]) -> None:
         super()._start(of, sorted(members), total, numbers)

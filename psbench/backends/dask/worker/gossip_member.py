@@ -64,10 +64,10 @@ class GossipMember(RingMember):
         self._has_begun = False
         self._meeting: MixModels | None = None  # the group with which it adds up models now
 
-    def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
-        """Set the addresses of the other workers; see `RingMember`."""
-        super().set_addresses(rings)
-        self._unreachable.difference_update(rings)
+    def set_addresses(self, addresses: Mapping[int, Address]) -> None:
+        """Set addresses of other workers; see `RingMember`."""
+        super().set_addresses(addresses)
+        self._unreachable.difference_update(addresses)
 
     def compose(self, composition: Strategy, workload: Workload, model: LocalModel) -> None:
         """Set the composition and its empty model; messages of other workers may already belong to it."""
@@ -77,6 +77,7 @@ class GossipMember(RingMember):
         self.mixed: tuple[Tensor, Tensor] | None = None
         self._sent: dict[int, StateDict] = {}
         self._handlers = {
+            msg.PeerAddresses: lambda order: self.set_addresses(order.addresses),
             MixModels: self._take_order,
             msg.GiveModel: self._give,
             msg.SendAgain: lambda order: self._send_again({order.to}, order.ticket),
@@ -164,9 +165,10 @@ class GossipMember(RingMember):
         weight, count = order.row[self.worker] / left, len(self._model.parameters)
         vector = torch.cat([self._model.parameters, self._model.buffers]) * weight
         place, size = members.index(self.worker), len(members)
+        own = msg.RingPlace(place, size, size, members[(place + 1) % size])
         self._meeting = order
         try:
-            all_reduce(vector, place, size, *self._wires(members, order.number, 0))
+            all_reduce(vector, [self._ring(own, order.number, 0)])
         except (RingBroken, OSError):
             return None
         finally:
@@ -207,11 +209,11 @@ class GossipMember(RingMember):
             self.mailbox.check()
         elif isinstance(message, msg.NeighbourLost):
             self._note_lost(message)
+        elif isinstance(message, msg.PeerAddresses):
+            self.set_addresses(message.addresses)
         elif isinstance(message, msg.GiveModel) and message.at_once:
             self._give(message)
         else:
-            if isinstance(message, msg.StartTraining):
-                self.set_addresses(message.rings)  # a model may be given to a process that is new
             self.mailbox.defer(message)
 
     def _take(self, other: int, key: int) -> StateDict | None:
@@ -229,6 +231,8 @@ class GossipMember(RingMember):
                 return message
             if isinstance(message, msg.NeighbourLost):
                 self._note_lost(message)
+            elif isinstance(message, msg.PeerAddresses):
+                self.set_addresses(message.addresses)
             elif message is not None:
                 self.mailbox.defer(message)
         return None

@@ -17,25 +17,19 @@ from torch import Tensor
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message, MessageRefused
 from psbench.backends.dask.protocol.framing import StateDict
-from psbench.backends.dask.protocol.messages import RingPiece, StartRing, Summand
+from psbench.backends.dask.protocol.messages import RingPiece, RingPlace, StartRing, Summand
 from psbench.backends.dask.protocol.roles import Address, worker_name
 from psbench.backends.dask.protocol.transport import ClientSocket, ServerSocket
 from psbench.backends.dask.protocol.wire import PeerPatience
 from psbench.backends.dask.server.parameter_server import of_part
 from psbench.backends.dask.server.store import slice_of, state_of
 from psbench.backends.dask.worker.mailbox import LOOK_S, Mailbox
-from psbench.backends.dask.worker.ring_all_reduce import (
-    ReceivePiece,
-    SendPiece,
-    all_gather,
-    all_reduce,
-    reduce_scatter,
-)
+from psbench.backends.dask.worker.ring_all_reduce import Ring, all_gather, all_reduce, reduce_scatter
 from psbench.backends.partition import Partition, even_ranges, ring_shares
 from psbench.core.arithmetic import Pushed
 from psbench.strategies.codecs import decode, encode, over_the_wire
 from psbench.strategies.codecs.base import Packed
-from psbench.training.server import Server, added_up, counted
+from psbench.training.server import Server, added_up
 
 #: seconds between looks for a message of the coordinator while waiting for a piece of a ring
 _RING_LOOK_S = 0.02
@@ -83,7 +77,7 @@ class RingMember:
         self._codec = "none"
         self._servers: Sequence[ClientSocket] = ()
         self._gathers = 0
-        self._members: Sequence[int] = ()  # who holds the other shares, and this one; none if it holds all
+        self._place: RingPlace | None = None  # among those that hold the shares; None if it holds all
         self._whole: Tensor  # where they are gathered
         self._addresses: dict[int, Address] = {}
         self._neighbours: dict[int, ClientSocket] = {}
@@ -91,7 +85,8 @@ class RingMember:
         self._sum: Pushed | None = None
         self._pieces: dict[tuple[int, int], Tensor] = {}
         self._handlers: dict[type[Message], Callable[..., None]] = {
-            StartRing: self._ring,
+            msg.PeerAddresses: lambda order: self.set_addresses(order.addresses),
+            StartRing: self._sum_up,
             msg.SendState: self._send_state,
             msg.SendPayload: self._send_payload,
             msg.ContributeZeros: self._add_nothing,
@@ -110,32 +105,29 @@ class RingMember:
         Of a share of the model the others are gathered so often for a step; see `Shares.gathers`.
         """
         self.replica, self._codec, self._servers = replica, codec, servers
-        self._gathers, self._members = gathers, ()
+        self._gathers, self._place = gathers, None
         self.contribution = None
 
     @property
     def parameters(self) -> Tensor:
         """The model; a sharded worker's includes the shares it has gathered."""
-        return self._whole if self._members else self.replica.parameters
+        return self.replica.parameters if self._place is None else self._whole
 
-    def _gather(self) -> None:
+    def _gather(self, place: RingPlace) -> None:
         """Gather the other members' shares of the version."""
-        place, size = self._members.index(self.worker), len(self._members)
-        self._whole[ring_shares(len(self._whole), size)[place]] = self.replica.parameters
+        self._whole[ring_shares(len(self._whole), place.size)[place.place]] = self.replica.parameters
         for number in range(self._gathers):
-            wires = self._wires(self._members, self._finished, (4 + number) * (size - 1))
-            all_gather(self._whole, place, size, *wires)
+            all_gather(self._whole, self._ring(place, self._finished, _first(place.size, 2 + number)))
 
     def _keep_share(self, order: msg.KeepShare) -> None:
         """Keep this worker's share of the replica, and the whole model during a step."""
-        self._members = order.members
-        self._whole, place = self.replica.parameters, order.members.index(self.worker)
-        own = ring_shares(len(self._whole), len(order.members))[place]
+        self._place = place = order.place
+        self._whole = self.replica.parameters
+        own = ring_shares(len(self._whole), place.size)[place.place]
         self.replica = _share_of(self.replica, Partition((own,)))
 
-    def set_addresses(self, rings: Mapping[int, Address | None]) -> None:
-        """Set the members' addresses; a new address means a new process."""
-        addresses = {worker: address for worker, address in rings.items() if address is not None}
+    def set_addresses(self, addresses: Mapping[int, Address]) -> None:
+        """Set addresses of other workers; a new address means a new process."""
         for worker in list(self._neighbours):
             if addresses.get(worker, self._addresses[worker]) != self._addresses[worker]:
                 self._neighbours.pop(worker).close()
@@ -191,7 +183,7 @@ class RingMember:
 
     # ---------------------------------------------------------------- the ring
 
-    def _ring(self, order: StartRing) -> None:
+    def _sum_up(self, order: StartRing) -> None:
         """Execute a ring; if a member is lost, follow the coordinator's orders."""
         while True:
             try:
@@ -204,7 +196,7 @@ class RingMember:
                 found = {n.removeprefix(_SUM): t for n, t in settled.tensors.items() if n.startswith(_SUM)}
                 buffers = settled.tensors["buffers"]
             break
-        self._sum = added_up(found, buffers, self.worker, *self._counted(order))
+        self._sum = added_up(found, buffers, self.worker, [order.samples], order.steps)
         self._finished = order.ring
         self._give_verdict(order.ring)
 
@@ -216,8 +208,8 @@ class RingMember:
             residual = self.replica.left_out(self.contribution[0], self._sum, order.update.numbers)
         self.replica.apply([self._sum], order.update)
         self._sum = None
-        if self._members:
-            self._gather()
+        if self._place is not None:
+            self._gather(self._place)
         if residual is not None:
             self.leave_out(residual)
 
@@ -230,7 +222,7 @@ class RingMember:
         payload, buffers = self.contribution
         self._pieces = {key: piece for key, piece in self._pieces.items() if key[0] >= order.ring}
         replica, none = self.replica, buffers[:0]
-        if self._members:
+        if self._place is not None:
             return self._add_up_share(order, payload, buffers)
         exchange = replica.aggregation.exchange(payload, replica.state, replica.shapes, order.numbers)
         given, sums = next(exchange), 0
@@ -255,28 +247,26 @@ class RingMember:
         self, order: StartRing, payload: Tensor, buffers: Tensor
     ) -> tuple[Mapping[str, Tensor], Tensor]:
         """Return the sum of this worker's share, and of all buffers; the gradient is not kept."""
-        members, self.contribution = order.members, None
-        place, size = members.index(self.worker), len(members)
-        wires = self._wires(members, order.ring, 0)
-        own = reduce_scatter(payload * self._counts(order)[0], place, size, *wires)
+        place, self.contribution = order.place, None
+        own = reduce_scatter(payload * order.weight, self._ring(place, order.ring, _first(place.size, 0)))
         if len(buffers):
             _, buffers = self._total(order, buffers[:0], buffers, 1)
         return {"vector": own.clone()}, buffers
 
     def _hand_round(self, order: StartRing, message: Packed, sums: int) -> list[tuple[float, Packed]]:
         """Return the messages of all members with their weights, after `sums` sums."""
-        members, number = order.members, order.ring
-        place, size = members.index(self.worker), len(members)
+        place, size, number = order.place.place, order.place.size, order.ring
+        weights = order.weights or [order.weight] * size
         if self._servers:
             pieces = self._at_servers(order, torch.from_numpy(message), torch.empty(0))
             whole = torch.cat([piece.view(size, -1) for piece in pieces if len(piece)], dim=1)
-            return list(zip(order.weights, whole.numpy(), strict=True))
-        first, found = sums * 2 * (size - 1), {place: message}
+            return list(zip(weights, whole.numpy(), strict=True))
+        first, found = _first(size, sums), {place: message}
         for step in range(size - 1):
-            own = torch.from_numpy(found[(place - step) % size])
-            self._neighbour(members[(place + 1) % size]).send(RingPiece(number, first + step, own))
+            piece = torch.from_numpy(found[(place - step) % size])
+            self._neighbour(order.place.following).send(RingPiece(number, first + step, piece))
             found[(place - step - 1) % size] = self._await_piece(number, first + step).numpy()
-        return [(order.weights[each], found[each]) for each in range(size)]
+        return [(weights[each], found[each]) for each in range(size)]
 
     def _total(self, order: StartRing, vector: Tensor, buffers: Tensor, sums: int) -> tuple[Tensor, Tensor]:
         """Return the members' weighted sum of a vector, and of buffers, which are never encoded."""
@@ -286,53 +276,46 @@ class RingMember:
             end = len(first) - len(buffers)
             parts = [decode(piece) for piece in (first[:end], *others)]
             return torch.cat(parts) if others else parts[0], decode(first[end:])
-        weight, share = self._counts(order)
-        both = vector * weight
+        both = vector * order.weight
         if len(buffers):
-            both = torch.cat([both, buffers * share])
+            both = torch.cat([both, buffers * order.share])
         self._reduce(order, both, sums, codec)
         return both[: len(vector)], both[len(vector) :]
-
-    def _counts(self, order: StartRing) -> tuple[float, float]:
-        """Return the weights of this member's vector and of its buffers."""
-        place, (samples, _) = order.members.index(self.worker), self._counted(order)
-        return order.weights[place], samples[place] / sum(samples)
-
-    def _counted(self, order: StartRing) -> tuple[Sequence[float], int]:
-        return counted(self.replica.aggregation, order.samples, order.steps)
 
     def _at_servers(self, order: StartRing, vector: Tensor, buffers: Tensor) -> list[Tensor]:
         """Let each server sum its part of a vector, the first also the buffers; return the results.
 
         Buffers alone are the first server's business.
         """
-        place, size = order.members.index(self.worker), len(order.members)
         servers = self._servers if len(vector) else self._servers[:1]
         cuts = even_ranges(len(vector), len(servers))
         for number, (cut, server) in enumerate(zip(cuts, servers, strict=True)):
             behind = buffers[:0] if number else buffers
             part = torch.cat([vector[cut], behind]) if len(behind) else vector[cut]
-            facts = number, place, size, *self._counts(order), len(behind)
-            server.send(Summand(order.ring, *facts, part))
+            facts = order.place.place, order.place.size, order.weight, order.share, len(behind)
+            server.send(Summand(order.ring, number, *facts, part))
         return [self._await_piece(order.ring, number, server) for number, server in enumerate(servers)]
 
     def _reduce(self, order: StartRing, vector: Tensor, sums: int, codec: str) -> None:
         """Sum a vector over the members, in place, after `sums` sums of this exchange."""
-        place, size = order.members.index(self.worker), len(order.members)
-        wires = self._wires(order.members, order.ring, sums * 2 * (size - 1), codec)
-        wired = None if codec == "none" else lambda piece: over_the_wire(piece, codec)
-        all_reduce(vector, place, size, *wires, wired)
+        size, wired = order.place.size, None if codec == "none" else lambda piece: over_the_wire(piece, codec)
+        places = order.levels or [order.place]
+        rings = [
+            self._ring(place, order.ring, _first(size, sums, level), codec)
+            for level, place in enumerate(places)
+        ]
+        all_reduce(vector, rings, wired)
 
-    def _wires(
-        self, members: Sequence[int], number: int, first: int, codec: str = "none"
-    ) -> tuple[SendPiece, ReceivePiece]:
-        """Return functions that send a piece on, and receive the previous one, starting at step `first`."""
-        following = members[(members.index(self.worker) + 1) % len(members)]
+    def _ring(self, place: RingPlace, number: int, first: int, codec: str = "none") -> Ring:
+        """Return this member's part in a ring whose pieces are numbered from step `first` on."""
 
         def send(step: int, piece: Tensor) -> None:
-            self._neighbour(following).send(RingPiece(number, first + step, encode(piece, codec)))
+            self._neighbour(place.following).send(RingPiece(number, first + step, encode(piece, codec)))
 
-        return send, lambda step: decode(self._await_piece(number, first + step))
+        def receive(step: int) -> Tensor:
+            return decode(self._await_piece(number, first + step))
+
+        return Ring(place.place, place.size, place.pieces, send, receive)
 
     def _neighbour(self, worker: int) -> ClientSocket:
         if worker not in self._neighbours:
@@ -372,6 +355,8 @@ class RingMember:
         elif isinstance(message, RingPiece):
             if message.ring >= number:
                 self._pieces[message.ring, message.step] = message.payload
+        elif isinstance(message, msg.PeerAddresses):
+            self.set_addresses(message.addresses)
         elif isinstance(message, msg.AbortRing) and message.ring == number:
             self._give_verdict(number)
             raise RingBroken
@@ -386,8 +371,18 @@ class RingMember:
                 return message
             if isinstance(message, msg.AbortRing):
                 self._give_verdict(message.ring)
+            elif isinstance(message, msg.PeerAddresses):
+                self.set_addresses(message.addresses)
             elif message is not None:
                 self.mailbox.defer(message)
+
+
+def _first(size: int, sums: int, level: int = 0) -> int:
+    """Return the number of the first step of a ring, after so many sums of an exchange of `size` members.
+
+    Groups may be of different sizes, so it depends on the size of all.
+    """
+    return (2 * sums + level) * 2 * size
 
 
 def _share_of(replica: Server, part: Partition) -> Server:

@@ -316,8 +316,6 @@ class Worker:
 
     def _start_training(self, order: msg.StartTraining) -> None:
         self._clock.begin_s = order.begin_s
-        if self.member is not None:
-            self.member.set_addresses(order.rings)
         if isinstance(self.member, GossipMember):
             self.member.begin_training()
 
