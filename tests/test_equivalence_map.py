@@ -248,7 +248,7 @@ SMALLEST = {
 #: those whose steps are not the mini-batches of a single process
 OTHER_BATCHES = {"hermes"}
 #: those whose server has another model than the worker, on purpose
-OTHER_MODELS = {"easgd", "streaming_diloco", "decoupled_diloco", "halos"}
+OTHER_MODELS = {"easgd", "streaming_diloco", "decoupled_diloco", "halos", "loscar"}
 #: those that are for two workers or more
 IN_PAIRS = {
     *("d_psgd", "d_psgd_step_first", "ad_psgd", "sgp", "moshpit_sgd", "hierarchical_sgd"),
