@@ -113,12 +113,12 @@ def test_without_a_run_it_opens_with_a_recorded_one_that_plays(panel: Direct, sc
     assert web.locator(".psb-opening li").count() == 3
     assert "a recorded run" in web.text_content(".psb-film-name")
     now = "document.querySelector('.psb-lab').stage.now"
-    asked, answer = [], panel.lab._on_message
-    panel.lab._on_message = lambda _, message, __: asked.append(message)  # playing costs the kernel nothing
-    before = web.evaluate(now)
-    panel.wait(f"(t) => {now} > t + 0.05", argument=before)
-    panel.lab._on_message = answer
-    assert asked == []
+    asked = list[Any]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(panel.lab, "_on_message", lambda *message: asked.append(message))
+        before = web.evaluate(now)
+        panel.wait(f"(t) => {now} > t + 0.05", argument=before)
+    assert asked == []  # playing costs the kernel nothing
     web.click(".psb-play")  # pauses
     web.click(".psb-first-wait")
     whole = recording(run(EXPERIMENT).log, [3])
