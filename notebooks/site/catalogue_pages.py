@@ -52,6 +52,7 @@ TUTORIALS = {
     "12_mapreduce_vs_ps": "map_reduce",
     "13_late_gradients": "backup_workers dssp elastic_bsp n_softsync con_sgd dyn_sgd bounded_step osp early_epoch_stop drop_stragglers",
     "16_low_communication": "diloco streaming_diloco eager_diloco decoupled_diloco async_local_sgd halos fsdp",
+    "19_how_fast_could_it_be": "ringmaster",
 }
 
 

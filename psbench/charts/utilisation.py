@@ -38,7 +38,7 @@ def utilisation_chart(
     if series is None:
         series = [*WORK] if isinstance(data, str) else labels_in(data, None, "series")
     shown = {name: colour for name, colour in WORK.items() if name in series}
-    return _steps(data, shown, "workers, or cores", "~g", title)
+    return _steps(data, shown, "workers, or cores", "~r", title)
 
 
 def traffic_over_time_chart(data: Data, title: str = TITLES["traffic"]) -> alt.Chart:

@@ -115,7 +115,7 @@ def time_use_chart(data: Data, rows: str = "worker", title: str = TITLES["time_u
     """
     names = list(PHASE_COLOURS)
     colours = alt.Scale(domain=names, range=list(PHASE_COLOURS.values()))
-    chart = _stacked(data, rows, "phase", names, title, "share of the time the workers were present")
+    chart = _stacked(data, rows, "phase", names, title, "share of the time present")
     shown: alt.Chart = chart.encode(color=alt.Color("phase:N", scale=colours, legend=alt.Legend(title=None)))
     return shown
 

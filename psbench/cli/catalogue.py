@@ -159,7 +159,8 @@ def _names_allowed(info: FieldInfo) -> str:
         if issubclass(kind, Part):
             return " | ".join(["null", *REGISTRY[kind.domain]])
         if issubclass(kind, Specification):
-            fields = [f"{name}: {allowed_values(field)}" for name, field in kind.model_fields.items()]
+            ranges = {name: allowed_values(field) for name, field in kind.model_fields.items()}
+            fields = [f"{name}: {range_}" if range_ else name for name, range_ in ranges.items()]
             return " | ".join(["null", *fields])
     return ""
 

@@ -24,6 +24,8 @@ _Event: TypeAlias = dict[str, Any]
 #: of each slice, by its table and row: the flows that begin ("s"), pass ("t") or end ("f") there
 _Flows: TypeAlias = Mapping[tuple[str, int], list[tuple[str, int]]]
 
+#: made once: `json.dumps` makes an encoder for each call that has options
+_encode = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 #: processes of the trace, and the first thread of each: one with its process's number is its main thread
 _WORKERS, _SERVERS, _MODEL, _THREAD = 1, 2, 3, 100
 #: rows without a duration, marked on their worker's thread or, if they concern all, across the trace
@@ -84,7 +86,7 @@ def _write(run: RunRecord, file: BinaryIO) -> None:
     file.write(b', "traceEvents": [')
     separator = "\n"
     for event in _events(run.log):
-        file.write((separator + json.dumps(event, allow_nan=False)).encode())
+        file.write((separator + _encode(event)).encode())
         separator = ",\n"
     file.write(b"\n]}\n")
 
@@ -170,12 +172,10 @@ def _slices(
     """Yield the spans of a table as slices, each with its flows."""
     names, threads = spans["name"].astype(str).tolist(), spans["thread"].tolist()
     starts, ends = (_nanoseconds(spans[name].to_numpy(float)) for name in ("start_s", "end_s"))
-    details = [spans[name].tolist() for name in shown]
+    details = [_known(spans[name]) for name in shown]
     for row, (name, tid, start, end) in enumerate(zip(names, threads, starts, ends, strict=True)):
         place = {"pid": pid, "tid": tid, "ts": start / 1000}
-        args = {
-            key: column[row] for key, column in zip(shown, details, strict=True) if _is_known(column[row])
-        }
+        args = {key: own[row] for key, own in zip(shown, details, strict=True) if own[row] is not None}
         yield {"ph": "X", "name": name, "cat": table, **place, "dur": (end - start) / 1000, "args": args}
         for phase, push in flows.get((table, row), ()):
             bound = {"bp": "e"} if phase == "f" else {}
@@ -187,9 +187,10 @@ def _nanoseconds(seconds: Array) -> list[int]:
     return found
 
 
-def _is_known(value: Any) -> bool:
-    """Return whether a cell has a value that JSON has."""
-    return not pd.isna(value) and value not in ("", np.inf, -np.inf)
+def _known(column: pd.Series[Any]) -> list[Any]:
+    """Return a column as a list, with None where a cell is empty or has no value in JSON."""
+    known = column.notna() & ~column.isin(["", np.inf, -np.inf])
+    return [value if there else None for value, there in zip(column.tolist(), known, strict=True)]
 
 
 def _flows(rows: Rows, own: pd.DataFrame, beside: pd.DataFrame, served: pd.DataFrame) -> _Flows:
@@ -257,7 +258,7 @@ def _counters(log: EventLog) -> Iterator[_Event]:
     for row in log.evaluations():
         (time_s,) = _nanoseconds(np.array([row["time_s"]]))
         for name, value in row.items():
-            if name not in ("time_s", "epoch", "version") and _is_known(value):
+            if name not in ("time_s", "epoch", "version") and value is not None and np.isfinite(value):
                 yield _counter(name, time_s, value)
 
 

@@ -78,13 +78,13 @@ class Telemetry:
         self._counters = _Counters(self.registry)
         self._tracer = trace.get_tracer("psbench", tracer_provider=tracer_provider)
         self._name = name
-        self._start_from(0)
         self._begin_ns = 0
         self._log = EventLog()
         self._run: trace.Span | None = None
+        self._start_again()
 
-    def _start_from(self, row: int) -> None:
-        self._read, self._totals, self._staleness = row, SpanTotals(), Staleness()
+    def _start_again(self) -> None:
+        self._read, self._totals, self._staleness = 0, SpanTotals(), Staleness()
 
     def __enter__(self) -> Self:
         return self
@@ -101,26 +101,23 @@ class Telemetry:
     def __call__(self, log: EventLog) -> None:
         """Read the new rows of a log."""
         self._log = log
-        if len(log) < self._read:  # it has returned to a checkpoint
-            self._start_from(0)
-            rows = log.rows()
-            self._totals.read(log, rows)
-            self._staleness.read(rows)
-            self._read = len(rows)
-            return
+        has_returned = len(log) < self._read  # to a checkpoint, whose rows were reported before
+        if has_returned:
+            self._start_again()
         rows = log.rows(self._read)
-        if not len(rows):
-            return
         self._read += len(rows)
+        self._totals.read(log, rows)
+        staleness = self._staleness.read(rows)
+        if has_returned or not len(rows):
+            return
         if self._run is None:
             self._begin_ns = time.time_ns() - round(1e9 * float(rows["time_s"][-1]))
             self._run = self._tracer.start_span(
                 "run", start_time=self._begin_ns, attributes={"psbench.name": self._name}
             )
-        self._totals.read(log, rows)
         over = self._totals.new_spans[0]
         self._trace(log, over)
-        self._counters.add(log, rows, over, self._staleness.read(rows))
+        self._counters.add(log, rows, over, staleness)
 
     def _time_ns(self, time_s: float) -> int:
         return self._begin_ns + round(1e9 * time_s)

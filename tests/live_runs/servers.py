@@ -65,11 +65,11 @@ class VersionSlice:
                 self.payloads[key] = vectors[name]
         self.held = {version: vectors[f"held/{version}"] for version in self.held}
 
-    def hold(self, version: int, in_use: Sequence[int]) -> None:
-        """Hold the current version, and drop those not in use."""
-        if version not in self.held:
-            kept = {each: tensor for each, tensor in self.held.items() if each in in_use}
-            self.held = kept | {version: self.parameters.clone()}
+    def hold(self, version: int, dropped: Sequence[int]) -> None:
+        """Hold the current version, and drop others, which are held."""
+        for unused in dropped:
+            del self.held[unused]
+        self.held.setdefault(version, self.parameters.clone())
 
     def check_held(self, version: int) -> None:
         """Check that a version is held, and is that version."""
@@ -111,7 +111,7 @@ class FakeServer:
             msg.DiscardPush: lambda order: self._drop(order.key),
             msg.ForgetWorker: lambda _: None,
             msg.WorkerGone: lambda _: None,
-            msg.HoldVersion: lambda order: self._own.hold(order.version, order.in_use),
+            msg.HoldVersion: lambda order: self._own.hold(order.version, order.dropped),
             msg.AnswerWorker: self._answer,
             msg.SendState: lambda order: msg.StateReply(order.tag, self._own.checkpoint(())),
             msg.SendSliceState: lambda order: msg.StateReply(order.tag, self._own.checkpoint(order.keys), {}),

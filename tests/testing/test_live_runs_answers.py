@@ -412,13 +412,19 @@ def test_a_version_is_held_while_a_push_that_waits_started_from_it() -> None:
     run = world(workload("bounded_step"))
     settle(run)
     live, view = run.live, run.live.run.view
+
+    def held(worker: int, load: int) -> list[msg.HoldVersion]:
+        live.driver.perform_one(Release(worker, ticket=view.workers[worker].ticket, load=load), 0.0)
+        sent = [each.message for each in live.run.out.take()]
+        return [message for message in sent if isinstance(message, msg.HoldVersion)]
+
+    assert held(1, 5) == [msg.HoldVersion(5, [])]
     push = Push(7, 1, 1, 5, 4, 1, 0, 0.1, 0.0, 1.0, None, False)
     view.pending[push.id] = push
-    live.driver.perform_one(Release(0, ticket=view.workers[0].ticket, load=9), 0.0)
-    ((_, order),) = [
-        (each.to, each.message) for each in live.run.out.take() if isinstance(each.message, msg.HoldVersion)
-    ]
-    assert order == msg.HoldVersion(9, [0, 5, 9])
+    assert held(1, 9) == [msg.HoldVersion(9, [])]
+    assert held(1, 9) == []
+    del view.pending[push.id]
+    assert held(0, 9) == [msg.HoldVersion(9, [0, 5])]  # which only worker 0 and that push had started from
 
 
 def test_a_version_is_held_for_an_update_of_the_same_answer() -> None:

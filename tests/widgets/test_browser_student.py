@@ -683,7 +683,7 @@ def test_a_wait_under_the_pointer_is_joined_to_the_worker_that_ended_it(panel: D
         assert web.evaluate(picture) != before
 
 
-def test_the_wheel_with_ctrl_zooms_around_the_moment_and_alone_scrolls_the_page(panel: Direct) -> None:
+def test_ctrl_and_the_wheel_zoom_and_the_wheel_alone_scrolls(panel: Direct) -> None:
     web = panel.web
     web.click(".psb-first-wait")
     shown = """() => { const [{ timeline }] = document.querySelector('.psb-lab').stage.films;

@@ -29,6 +29,8 @@ def names_of(experiments: Sequence[Experiment]) -> list[str]:
     >>> other = base.but(strategy={"name": "ssp", "staleness_bound": 10})
     >>> names_of([base, other, base.but(strategy="bsp")])
     ['ssp, bound 3', 'ssp, bound 10', 'bsp']
+    >>> names_of([each.but(name="slow") for each in (base, other, base.but(strategy="local_sgd"))])
+    ['slow, ssp, bound 3', 'slow, ssp, bound 10', 'slow, local sgd']
     """
     flat = [dict(leaves(_spec(each))) for each in experiments]
     titles = [each.title for each in experiments]
@@ -86,14 +88,27 @@ def _name(
 ) -> str:
     own = flat[place]
     rivals = [each for title, each in zip(titles, flat, strict=True) if title == titles[place]]
-    apart = [p for p in own if p not in repeats and any(each.get(p) != own[p] for each in rivals)]
-    apart += [path for each in rivals for path in each if path not in own and path not in apart]
+    # what a strategy is made of follows from its name: it tells apart those that have the same
+    alike = [each for each in rivals if each.get("strategy.name") == own.get("strategy.name")]
+    apart = [
+        path
+        for path in own
+        if path not in repeats
+        and any(each.get(path) != own[path] for each in (alike if _is_within_strategy(path) else rivals))
+    ]
+    for each in rivals:
+        missing = [path for path in each if path not in own and path not in apart]
+        apart += [path for path in missing if each in alike or not _is_within_strategy(path)]
     # a part's own parameters follow from which part it is
     named = {path.rpartition(".")[0] for path in apart if path.endswith(".name")}
     kept = [p for p in apart if p.endswith(".name") or p.rpartition(".")[0] not in named]
     words = [text for path in kept if (text := _words(path, own.get(path)))]
     more = f" and {len(words) - _MOST} more" if len(words) > _MOST else ""
     return ", ".join([titles[place], *words[:_MOST]]) + more
+
+
+def _is_within_strategy(path: str) -> bool:
+    return path.startswith("strategy.") and path != "strategy.name"
 
 
 def _words(path: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Rounds of a tournament: every two meet once, and in a round nobody meets two others."""
+"""Rounds of a tournament: every two meet once, and in a round none of them meets two others."""
 
 from __future__ import annotations
 

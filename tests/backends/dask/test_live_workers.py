@@ -290,13 +290,13 @@ def test_slices_of_a_distance_add_up_to_the_whole() -> None:
         for shard, part in enumerate(even_ranges(7, number)):
             state = {"parameters": vector[part], "buffers": vector[:0]}
             one = ParameterSlice(state, optimizer, 4, composition, Streams(0), shard)
-            one.hold(0, {0})
+            one.hold(0)
             one.receive((0, 1), gradient[part])
             update = Update(lr_scale=1.0, epoch=0.0, momentum_scale=1.0, numbers={})
             one.apply(ApplyUpdate([(0, 1)], [1.0], [4], [1], [0], update))
-            one.hold(0, {0})  # it stays as it was, whatever the model is by now
+            one.hold(0)  # it stays as it was, whatever the model is by now
             total += one.distance_sq(0)
-            one.hold(1, {1})
+            one.hold(1, [0])
             with pytest.raises(KeyError):  # nobody starts from version 0 any more
                 one.distance_sq(0)
         found.append(total)

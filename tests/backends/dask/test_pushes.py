@@ -96,7 +96,7 @@ def test_a_push_that_waits_keeps_its_buffers_when_entries_move() -> None:
 def test_versions_that_are_held_move_with_their_entries() -> None:
     state = {"parameters": torch.arange(4.0), "buffers": torch.zeros(0)}
     part = ParameterSlice(state, SGD(lr=0.5), 8, strategies.asp(), Streams(0), 0)
-    part.hold(0, {0})
+    part.hold(0)
     part.hold_vectors({name: vector[1:] for name, vector in part.vectors([]).items()})
     assert part.distance_sq(0) == 0.0
 

@@ -237,7 +237,8 @@ export class Form {
   // The strategy and its first numbers, as the sentence has them.
   say(chosen, fields, value) {
     const called = ({ label }) => label.replace(/^staleness /, "");
-    const article = (f) => (/^[aeiou]/.test(called(f)) ? "an" : "a");
+    const isPlural = (f) => /[^s]s$/.test(called(f));
+    const article = (f) => (isPlural(f) ? "" : /^[aeiou]/.test(called(f)) ? "an " : "a ");
     this.train.replaceChildren(
       chosen,
       ...fields.flatMap((f, i) => {
@@ -250,7 +251,7 @@ export class Form {
           h(
             "label",
             { class: "psb-ask-part", title: hint(f) },
-            `${i ? "and" : "and " + article(f)} ${called(f)} of `,
+            `and ${i ? "" : article(f)}${called(f)} of `,
             input,
             unit,
           ),

@@ -33,10 +33,12 @@ export function layout(workers, order, named = []) {
     const places = order.slice(first, stop);
     const every = Math.ceil(places.length / SAMPLE);
     const share = (part) => Math.round((100 * part) / BANDS);
+    const end = { 0: "fastest", [BANDS - 1]: "slowest" }[i];
+    const part = `${end ? share(1) : `${share(i)}–${share(i + 1)}`}\u00a0%`;
     rows.push({
       places: places.filter((_, k) => k % every === 0),
       count: places.length,
-      label: `${share(i)}–${share(i + 1)}\u00a0%`,
+      label: end ? `${end} ${part}` : part,
     });
   }
   rows.push(single(order.at(-1), `slowest: ${workers[order.at(-1)]}`));

@@ -27,7 +27,7 @@ export function machine(state, about, colours, selected, press = null) {
     role: press ? "group" : "img",
     "aria-label": inWords(state, composition),
   });
-  const links = s("g", { class: "psb-links" });
+  const links = s("g", { class: shown.length > NAMED ? "psb-links psb-dense" : "psb-links" });
   const messages = s("g", {});
   const nodes = s("g", {});
   svg.append(links, nodes, messages);
@@ -114,7 +114,7 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
     "data-phase": found?.phase ?? otherwise,
     "data-worker": worker,
   });
-  group.append(s("circle", { cx: at.x, cy: at.y, r: Math.max(radius, 13), class: "psb-node-hold" }));
+  group.append(s("circle", { cx: at.x, cy: at.y, r: Math.max(radius, 14), class: "psb-node-hold" }));
   group.append(s("circle", { cx: at.x, cy: at.y, r: radius, stroke: colour, class: "psb-node-ring" }));
   if (found && found.phase === "compute") group.append(pie(at, radius, found.progress, colour));
   if (radius > 6) group.append(words(at.x, at.y + 4, String(worker), "psb-strong"));

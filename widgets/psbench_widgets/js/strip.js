@@ -6,6 +6,7 @@ import { amount, upTo } from "./recording.js";
 
 const HEIGHT = 34;
 const PARTS = 200; // of a run under way, of which the shares are gathered piece by piece
+const UNKNOWN = "rgba(128, 128, 128, 0.2)"; // of a run under way, what was before the page was opened
 const GRIP = 10; // pixels that the handle has at least
 
 export class Strip {
@@ -128,10 +129,11 @@ export class Strip {
       const foot = (row + 1) * high;
       for (let i = 0; i < count; i++) {
         const share = this.share(recording, (i / count) * end, ((i + 1) / count) * end);
-        if (!share) continue;
+        if (share === 0) continue;
         const [x, next] = [i, i + 1].map((each) => Math.round((each / count) * width));
-        pen.fillStyle = this.colours.wait;
-        pen.fillRect(x, foot - share * (high - 2), next - x, share * (high - 2));
+        const part = (share ?? 1) * (high - 2);
+        pen.fillStyle = share === null ? UNKNOWN : this.colours.wait;
+        pen.fillRect(x, foot - part, next - x, part);
       }
       if (row) pen.clearRect(0, row * high - 0.5, width, 1);
     });

@@ -10,7 +10,8 @@ const TICKS = 6; // of the versions alone
 const THICK = { compute: 0.86, pull: 0.43, send: 0.43, wait: 0.86, switching: 0.43, cancelled: 0.43 };
 const STACK = ["compute", "pull", "send", "cancelled", "switching", "wait"];
 const COUNTABLE = 5; // pixels from which a span is parted from the next
-const TALLEST = 150;
+const TALLEST = 175;
+const BAND = 14; // pixels of a row where there are bands: each has its name
 const TOTAL_BAR = 40; // pixels of a total in a row that is lower
 const SPELLED = 26; // rows so high have room for words below their totals
 
@@ -45,7 +46,8 @@ export class Timeline {
     this.axisHeight = hasAxis ? AXIS : TICKS;
     this.order = recording.workers.length > MANY ? bySpeed(recording.steps) : [];
     this.arrange([]);
-    this.row = Math.max(3, Math.min(highest, Math.floor(TALLEST / this.shown.length)));
+    const least = this.order.length ? BAND : 3;
+    this.row = Math.max(least, Math.min(highest, Math.floor(TALLEST / this.shown.length)));
     this.height = this.row * this.shown.length + this.axisHeight;
     this.canvas.style.height = `${this.height}px`;
   }
@@ -264,7 +266,7 @@ export class Timeline {
     const { speeds } = this.recording.about;
     this.shown.forEach(({ worker, place, label }, i) => {
       if (i % every) return;
-      const y = (i + 0.5) * this.row + 0.5;
+      const y = Math.max(7, (i + 0.5) * this.row + 0.5); // letters are higher than a low row
       const isNamed = place !== undefined;
       pen.textAlign = "left";
       pen.font = `${isNamed ? "600 " : ""}12px ${this.ink.font}`;
@@ -293,7 +295,7 @@ export class Timeline {
     this.shown.forEach(({ place }, i) => {
       if (place === undefined || i % every) return;
       const share = this.recording.waiting[place];
-      const y = (i + 0.5) * this.row - (isSpelled ? 6 : 0);
+      const y = Math.max(7, (i + 0.5) * this.row - (isSpelled ? 6 : 0));
       pen.fillStyle = this.ink.soft;
       pen.fillRect(left, y - high / 2, width, high);
       pen.fillStyle = this.colours.wait;

@@ -11,6 +11,7 @@ from functools import partial
 from psbench.backends.checkpointing import split_at_model
 from psbench.backends.dask.coordinator import checkpointing, evaluation, pushes
 from psbench.backends.dask.coordinator.evaluation import HOLDERS
+from psbench.backends.dask.coordinator.held_versions import HeldVersions, versions_in
 from psbench.backends.dask.coordinator.run_state import RunState, Script, Wait, answered
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
@@ -23,7 +24,7 @@ from psbench.backends.dask.server.parameter_server import ParameterServerStore, 
 from psbench.backends.dask.server.ring_order import RingOrder
 from psbench.backends.dask.server.sharded import ShardedStore
 from psbench.backends.dask.server.store import key_of, model_of, state_of
-from psbench.backends.pushes import bases_of_updates, bytes_of_pushes, versions_in_use
+from psbench.backends.pushes import bases_of_updates, bytes_of_pushes
 from psbench.clusters import Network
 from psbench.core import actions as act
 from psbench.core import events as ev
@@ -52,7 +53,7 @@ class LiveDriver(Driver[Script[None]]):
         """Perform an answer: model updates, then a checkpoint, then releases."""
         run, ending = self._run, self.ending
         evaluation.before_answer(run, actions)
-        if run.holds_versions:
+        if run.held is not None:
             run.bases = bases_of_updates(actions)
         label, is_kept = checkpointing.due(run, actions), checkpointing.must_keep(run, actions)
         if label or is_kept:
@@ -98,7 +99,7 @@ class LiveDriver(Driver[Script[None]]):
         run, out = self._run, self._out
         workload = run.workload
         composition = run.composition = workload.experiment.strategy.compositions[index]
-        run.holds_versions = composition.holds_versions
+        run.held = HeldVersions(self.view, versions_in(state)) if composition.holds_versions else None
         if isinstance(composition.placement, Collective):
             for number in range(max(1, servers_of(composition))):  # they have none
                 out.send(server_name(number), msg.BeginSlice(index, None, None, {}))
@@ -184,9 +185,10 @@ class LiveDriver(Driver[Script[None]]):
         if self._is_lost(release.worker):
             evaluation.do_without_model(run, release.worker)
             return
-        if run.holds_versions:
-            in_use = versions_in_use(self.view, release.load, run.bases)
-            run.store.hold(release.load, in_use)
+        if run.held is not None:
+            order = run.held.release(release.worker, release.load, run.bases)
+            if order is not None:
+                run.store.hold(order)
         run.store.release(release, self.view.workers[release.worker].batch_size)
 
     def _is_lost(self, worker: int) -> bool:

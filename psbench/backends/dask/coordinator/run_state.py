@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from psbench.backends.dask.coordinator.held_versions import HeldVersions
 from psbench.backends.dask.coordinator.model_requests import ModelRequests
 from psbench.backends.dask.coordinator.peers import LogStream, Peers, Replacements, Strangers
 from psbench.backends.dask.protocol.framing import StateDict
@@ -116,8 +117,8 @@ class RunState:
         self.has_store = False
         self.composition: Strategy
         self.store: ParameterStore
-        #: whether servers keep the versions that workers and pending pushes started from; of `composition`
-        self.holds_versions = False
+        #: the versions that servers keep for distances; None if `composition` measures none
+        self.held: HeldVersions | None = None
         #: versions from which the pushes of the current answer's updates started, if servers keep any
         self.bases: set[int] = set()
         #: a second engine, loaded with the first one's state for each preview; None until it is needed

@@ -563,10 +563,10 @@ class WorkerGone(Message, kind=75):
 
 
 class HoldVersion(Message, kind=76):
-    """Keep the current version for distances, and drop unused versions."""
+    """Keep the current version for distances, unless it is kept already, and drop these."""
 
     version: int
-    in_use: list[int]
+    dropped: list[int]
 
 
 class GiveEntries(Message, kind=77):

@@ -170,8 +170,8 @@ class ParameterServerStore(ParameterStore):
         now = self._parts
         return lambda answers: then(join(_states(answers), now))
 
-    def hold(self, version: int, in_use: Iterable[int]) -> None:
-        self._order(msg.HoldVersion(version, sorted(in_use)))
+    def hold(self, order: msg.HoldVersion) -> None:
+        self._order(order)
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         version = push.base_version

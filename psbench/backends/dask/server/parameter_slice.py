@@ -342,11 +342,11 @@ class ParameterSlice:
         payload = self.payloads[key]
         return {"parameters": payload[: self._length], "buffers": payload[self._length :]}
 
-    def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Keep the current version, and drop unused versions."""
+    def hold(self, version: int, dropped: Iterable[int] = ()) -> None:
+        """Keep the current version unless it is kept already, and drop others."""
+        for unused in dropped:
+            self._held.pop(unused, None)
         if version not in self._held:
-            keep = set(in_use)
-            self._held = {v: tensor for v, tensor in self._held.items() if v in keep}
             self._held[version] = self.server.parameters.clone()
 
     def distance_sq(self, version: int) -> float:

@@ -49,7 +49,7 @@ class SliceServer:
             msg.DiscardPush: self._discard,
             msg.ForgetWorker: lambda order: self.own.forget(order.worker),
             msg.WorkerGone: lambda _: None,
-            msg.HoldVersion: lambda order: self.own.hold(order.version, order.in_use),
+            msg.HoldVersion: lambda order: self.own.hold(order.version, order.dropped),
             msg.SendState: lambda order: msg.StateReply(order.tag, state_of(self.own.server, order.states)),
             msg.SendSliceState: self._send_slice_state,
             msg.SendPayload: lambda order: msg.StateReply(order.tag, self.own.payload(order.key)),

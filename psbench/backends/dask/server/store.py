@@ -6,11 +6,17 @@ stores are `parameter_server`, and without a server `all_reduce` and `gossip`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from psbench.backends.dask.protocol.framing import StateDict
-from psbench.backends.dask.protocol.messages import NumberReply, PushKey, RingVerdict, StateReply
+from psbench.backends.dask.protocol.messages import (
+    HoldVersion,
+    NumberReply,
+    PushKey,
+    RingVerdict,
+    StateReply,
+)
 from psbench.backends.partition import Partition, gather
 from psbench.core import actions as act
 from psbench.core.events import Push
@@ -81,8 +87,8 @@ class ParameterStore:
         """Call `then` with the payload of a push: parameters (or a gradient) and buffers."""
         raise self._refusal()
 
-    def hold(self, version: int, in_use: Iterable[int]) -> None:
-        """Keep the current version for distances, and drop unused versions."""
+    def hold(self, order: HoldVersion) -> None:
+        """Keep the current version for distances, and drop others."""
 
     def distance_sq(self, push: Push, then: ThenNumber) -> None:
         """Call `then` with the squared distance from the current version to the one a push started from."""
