@@ -432,7 +432,10 @@ def test_a_run_whose_director_is_lost_goes_on_or_says_why_not(
         assert submitted.listed.starts == 2
         if how == "frozen":  # it thaws, and may write nothing any more
             os.kill(frozen[0], signal.SIGCONT)
-            psutil.wait_procs([psutil.Process(frozen[0])], 60)
+            thawed, until = psutil.Process(frozen[0]), time.monotonic() + 60
+            while thawed.status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < until
+                time.sleep(0.1)
     assert done.meta["status"] == "stopped"
     assert in_order(done.log)
     stored = ps.Run.load(tmp_path)
