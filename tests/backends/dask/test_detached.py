@@ -502,13 +502,14 @@ def test_two_users_who_submit_one_name_at_once_have_one_run_each(scheduler: str)
             else:
                 assert runs == ["mine"]
                 assert sorted(text[:30] for text in found) == ["mine", "there is a detached run 'mine'"]
-            ps.attach(runs[0], client=client).stop()
-            for other in runs[1:]:
-                assert ps.attach(other, client=client).listed.state == "running"  # each has its own
-                ps.attach(other, client=client).stop()
-            for run in runs:
-                assert ps.attach(run, client=client).wait().meta["status"] == "stopped"
-                ps.attach(run, client=client).forget()
+            for run, *others in (runs[place:] for place in range(len(runs))):
+                attached = ps.attach(run, client=client)
+                while not len(attached.log):
+                    assert attached.read()
+                attached.stop()
+                assert attached.wait().meta["status"] == "stopped"
+                attached.forget()
+                assert {ps.attach(other, client=client).listed.state for other in others} <= {"running"}
         found.clear()
 
 
