@@ -71,7 +71,7 @@ def write_chrome_trace(run: RunRecord, path: str | Path) -> Path:
     check_writable(path.parent)
     with atomic_write(path) as file:
         if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
                 _write(run, cast(BinaryIO, packed))
         else:
             _write(run, file)

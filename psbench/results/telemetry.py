@@ -58,7 +58,7 @@ class Telemetry:
     --------
     >>> from prometheus_client import start_http_server  # doctest: +SKIP
     >>> with Telemetry("asp") as telemetry:  # doctest: +SKIP
-    ...     start_http_server(9464, registry=telemetry.registry)
+    ...     start_http_server(9464, addr="127.0.0.1", registry=telemetry.registry)
     ...     ps.run(experiment, observer=telemetry)
     """
 

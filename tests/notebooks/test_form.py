@@ -51,7 +51,7 @@ OUTDATED: set[str] = set()
 #: what a live run reports when a notebook kills one of its workers
 KILLS = re.compile(r"worker \d+ was lost at [\d.]+ s\n")
 #: what a notebook may weigh in a clone
-LARGEST = 320_000
+LARGEST = 430_000
 
 
 @pytest.fixture(params=NAMES)

@@ -152,7 +152,7 @@ def test_a_failed_run_says_why(panel: Direct, screenshots: Path, monkeypatch: py
     web.click(".psb-tab-watch")
 
 
-def test_detached_runs_are_listed_and_attached_by_a_button(
+def test_detached_runs_are_listed_on_demand_and_attached_by_a_button(
     panel: Direct, screenshots: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web, asked = panel.web, list[str]()

@@ -350,7 +350,7 @@ def test_the_shown_experiment_can_be_set(panel: Panel) -> None:
 
 @pytest.mark.dask
 @pytest.mark.slow
-def test_detached_runs_are_listed_followed_left_and_stopped(panel: Panel, scheduler: str) -> None:
+def test_detached_runs_of_the_cluster_are_listed_followed_and_left(panel: Panel, scheduler: str) -> None:
     panel.say("cluster")
     panel._runner.cluster.wait(60)
     assert panel.cluster["error"].startswith("scheduler: a detached run belongs to a running Dask cluster")

@@ -172,13 +172,17 @@ def _await_processes(
 
 
 def _children() -> list[psutil.Process]:
-    """Return the child processes of this one, except Python's own helpers."""
+    """Return the processes that multiprocessing started here, except its own helpers.
+
+    What else has been started meanwhile, such as a browser, is not the cluster's to end.
+    """
     me, found = psutil.Process(), []
     for child in me.children(recursive=True):
         with suppress(psutil.Error):  # it may be gone by now
             # a fork has the command line of the fork server, but another parent
-            is_helper = child.ppid() == me.pid and any(name in " ".join(child.cmdline()) for name in _HELPERS)
-            if not is_helper:
+            command = " ".join(child.cmdline())
+            is_helper = child.ppid() == me.pid and any(name in command for name in _HELPERS)
+            if "multiprocessing." in command and not is_helper:
                 found.append(child)
     return found
 

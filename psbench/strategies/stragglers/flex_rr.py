@@ -69,8 +69,10 @@ class FlexRR(Stragglers):
     _progress: dict[int, tuple[float, bool]] = PrivateAttr(default_factory=dict)
     _by_progress: list[tuple[float, int]] = PrivateAttr(default_factory=list)
     _with_work: list[tuple[float, int]] = PrivateAttr(default_factory=list)
-    #: the membership for which these are known; -1 while the piece of a worker is not
-    _membership: int = PrivateAttr(-1)
+    #: ranked workers whose pieces are not known yet, and are taken to be as large as the largest
+    _guessed: set[int] = PrivateAttr(default_factory=set)
+    _largest: float | None = PrivateAttr(None)  # None: not looked for yet
+    _membership: int = PrivateAttr(-1)  # for which the workers were ranked
 
     def on_release(self, worker: int, view: ClusterView) -> Orders:
         """Record the start of a worker's round, with its whole batch."""
@@ -99,7 +101,8 @@ class FlexRR(Stragglers):
     def on_report(self, report: Report, view: ClusterView) -> list[Action]:
         """Record the worker's progress, and move work if another worker is far behind or ahead."""
         key, reporter = str(report.worker), report.worker
-        self._done[key], self._pieces[key] = report.stats["done"], report.stats["piece"]
+        self._done[key] = report.stats["done"]
+        self._set_piece(key, report.stats["piece"])
         if self._membership == view.membership:
             self._rank(reporter)
         else:
@@ -125,11 +128,9 @@ class FlexRR(Stragglers):
     def _rank_all(self, view: ClusterView) -> None:
         """Rank the computing workers, as others are active or their pieces may be of any size."""
         self._progress, self._by_progress, self._with_work = {}, [], []
-        computing = view.computing
-        for worker in computing:
+        self._guessed, self._largest, self._membership = set(), None, view.membership
+        for worker in view.computing:
             self._rank(worker)
-        is_known = all(str(worker) in self._pieces for worker in computing)
-        self._membership = view.membership if is_known else -1
 
     def _rank(self, worker: int) -> None:
         """Rank a worker by its progress, as another reports."""
@@ -140,12 +141,13 @@ class FlexRR(Stragglers):
         insort(self._by_progress, (share, worker))
         if has_work:
             insort(self._with_work, (share, -worker))
-        if key not in self._pieces:
-            self._membership = -1
+        if not self._pieces.get(key):
+            self._guessed.add(worker)
 
     def _unrank(self, worker: int) -> None:
         if worker not in self._progress:
             return
+        self._guessed.discard(worker)
         share, has_work = self._progress.pop(worker)
         del self._by_progress[bisect_left(self._by_progress, (share, worker))]
         if has_work:
@@ -181,7 +183,23 @@ class FlexRR(Stragglers):
 
     def _piece(self, key: str) -> float:
         """Return the samples of a worker's micro-step; before its first report as large as the largest."""
-        return self._pieces.get(key) or max(self._pieces.values(), default=1.0)
+        if known := self._pieces.get(key):
+            return known
+        if self._largest is None:
+            self._largest = max(self._pieces.values(), default=1.0)
+        return self._largest
+
+    def _set_piece(self, key: str, piece: float) -> None:
+        """Set the samples of a worker's micro-step; if the largest changes, rank anew whose are guessed."""
+        before, self._pieces[key] = self._pieces.get(key), piece
+        is_first = len(self._pieces) == 1
+        if self._largest is None or piece == before:
+            return
+        if piece <= self._largest != before and not is_first:
+            return
+        self._largest = None
+        for worker in sorted(self._guessed):
+            self._rank(worker)
 
 
 def moved(fast: tuple[float, float], slow: tuple[float, float]) -> int:

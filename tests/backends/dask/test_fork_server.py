@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +41,10 @@ def test_the_fork_server_imports_no_more_than_runs_need(tmp_path: Path) -> None:
 def test_processes_that_must_be_killed_at_the_end_are_not_started_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a machine too busy to close many in time: their nannies took them for lost."""
+    """As on a machine too busy to close many in time: their nannies took them for lost.
+
+    What is no process of the cluster goes on, though it was started after it.
+    """
 
     def takes_long(cluster: LocalCluster, timeout: float | None = None) -> None:
         raise TimeoutError
@@ -52,7 +56,11 @@ def test_processes_that_must_be_killed_at_the_end_are_not_started_again(
         with local_cluster(2) as cluster:
             while len(cluster.workers) < 2:
                 time.sleep(0.01)
+            other = subprocess.Popen(["sleep", "60"])
             own = {*me.children(recursive=True)} - before
+    assert other.poll() is None
+    other.kill()
+    other.wait()
     until = time.monotonic() + 3
     while time.monotonic() < until:
         assert {*me.children(recursive=True)} <= before | own
