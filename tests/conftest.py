@@ -65,7 +65,7 @@ ON_THE_CLUSTER = (
     "tests/strategies/placement/test_gradient_descent.py::test_a_live_run_ends_at_the_same_update",
     "tests/strategies/test_gossip_runs.py::test_several_processes_compute_the_same_bits",
     "tests/test_regression.py::test_live_it_is_the_same_model",
-    "tests/widgets/test_lab.py::test_detached_runs_of_the_cluster",
+    "tests/widgets/test_lab.py::test_detached_runs",
     "tests/training/test_precision.py::test_answers_of_any_structure_are_float32_in_processes_too",
 )
 

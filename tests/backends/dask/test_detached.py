@@ -432,7 +432,10 @@ def test_a_run_whose_director_is_lost_goes_on_or_says_why_not(
         assert submitted.listed.starts == 2
         if how == "frozen":  # it thaws, and may write nothing any more
             os.kill(frozen[0], signal.SIGCONT)
-            psutil.wait_procs([psutil.Process(frozen[0])], 60)
+            thawed, until = psutil.Process(frozen[0]), time.monotonic() + 60
+            while thawed.status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < until
+                time.sleep(0.1)
     assert done.meta["status"] == "stopped"
     assert in_order(done.log)
     stored = ps.Run.load(tmp_path)
@@ -499,13 +502,14 @@ def test_two_users_who_submit_one_name_at_once_have_one_run_each(scheduler: str)
             else:
                 assert runs == ["mine"]
                 assert sorted(text[:30] for text in found) == ["mine", "there is a detached run 'mine'"]
-            ps.attach(runs[0], client=client).stop()
-            for other in runs[1:]:
-                assert ps.attach(other, client=client).listed.state == "running"  # each has its own
-                ps.attach(other, client=client).stop()
-            for run in runs:
-                assert ps.attach(run, client=client).wait().meta["status"] == "stopped"
-                ps.attach(run, client=client).forget()
+            for run, *others in (runs[place:] for place in range(len(runs))):
+                attached = ps.attach(run, client=client)
+                while not len(attached.log):
+                    assert attached.read()
+                attached.stop()
+                assert attached.wait().meta["status"] == "stopped"
+                attached.forget()
+                assert {ps.attach(other, client=client).listed.state for other in others} <= {"running"}
         found.clear()
 
 
