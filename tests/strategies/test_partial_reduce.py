@@ -83,6 +83,7 @@ class Workers:
         self.active, self.pending, self.num_active = list(range(count)), {}, count
         self.rng = SimpleNamespace(choice=lambda size, number, replace: draws_left.pop(0))
         draws_left = list(draws)
+        self.workers = {worker: SimpleNamespace(last_push=-1) for worker in range(count)}
 
     def buffered(self):
         return sorted(self.pending.values(), key=lambda push: push.worker)
@@ -90,6 +91,7 @@ class Workers:
     def hear(self, part, worker):
         push = Push(len(self.pending) + 10 * worker, worker, 0, 0, 1)
         self.pending[push.id] = push
+        self.workers[worker].last_push = push.id
         return self._done(part.on_push(push, self))
 
     def lose(self, part, worker):
