@@ -80,6 +80,7 @@ def resumed(cluster, cut):
     return again, cut
 
 
+@pytest.mark.by_day(20)
 @pytest.mark.by_day(40)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PARTS, ids=in_words)

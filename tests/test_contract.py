@@ -26,6 +26,7 @@ from psbench.testing.invariants import Invariants
 from psbench.testing.variants import extreme_values, variants
 
 
+@pytest.mark.by_day(10)
 @pytest.mark.by_day(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CATALOGUE))

@@ -311,6 +311,7 @@ def test_progress_counts_the_runs_of_all_seeds_and_may_stop_them(processes):
         why(*pair, ["staleness"], processes=processes, progress=stop)
 
 
+@pytest.mark.nightly
 def test_an_error_of_a_cause_in_another_process_is_raised():
     with pytest.raises(ZeroDivisionError):
         why(experiment(), experiment("bsp"), [Divides], seeds=2, processes=2, progress=False)

@@ -127,6 +127,7 @@ def test_the_picture_keeps_rare_colours(tiny):
         assert np.abs(colours - wanted).sum(axis=1).min() < 30, phase
 
 
+@pytest.mark.nightly
 def test_a_figure_of_a_paper_is_flatter_than_on_the_screen(runs):
     (shown, rows), (printed, printed_rows) = (
         runs[0].chart("val_loss", "idle", style=style).to_dict()["vconcat"] for style in ("screen", "paper")

@@ -173,6 +173,7 @@ def test_the_quiz_counts_before_and_after_in_each_student_s_order(tmp_path):
     assert all(len(set(options)) == 4 for _, options in quiz.QUESTIONS)
 
 
+@pytest.mark.nightly
 def test_what_does_not_compare_is_not_ranked(tmp_path, capsys):
     folders = [tmp_path / f"assignment-{name}" for name in ("0-ada", "1-ada")]
     for folder in folders:

@@ -177,6 +177,7 @@ def try_files(kind: str, home: Path, seed: int, count: int, seconds: int = 0) ->
     return refused
 
 
+@pytest.mark.by_day(8)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_file_is_refused_or_read(tmp_path, kind):
     refused = try_files(kind, tmp_path / "tried", 0, 12)

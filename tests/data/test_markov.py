@@ -40,6 +40,7 @@ def test_too_short_a_chain_is_refused():
         Markov(num_tokens=20).load(Streams(0))
 
 
+@pytest.mark.nightly
 def test_a_transformer_comes_near_the_entropy():
     source = Markov(vocabulary_size=4, num_tokens=8000, context=8, concentration=0.3)
     done = ps.run(

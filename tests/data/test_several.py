@@ -120,6 +120,7 @@ def plainly(experiment, lr=0.1):
     return torch.cat([values.detach().reshape(-1) for values in model.parameters()])
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.parametrize("form", MODELS)
 def test_several_inputs_train_as_plain_torch_sample_by_sample(form):
     data = {**PAIRS, **TEXT}[form]()

@@ -169,6 +169,7 @@ def test_sparse_gradients_of_an_embedding():
     torch.testing.assert_close(run(own(make, **settings)).parameters, run(own(dense, **settings)).parameters)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("strategy", ["asp", "local_sgd", "adacomm", "osp", "all_reduce", "map_reduce"])
 def test_dropout_gives_equal_runs_under_every_way_of_working(strategy):
     experiment = own(lambda: Encoder(0.3), strategy, data=Words(), stop={"epochs": 1})

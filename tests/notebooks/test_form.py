@@ -194,6 +194,7 @@ def test_charts_have_a_picture_for_whoever_cannot_draw_them(notebook):
             assert ("image/png" in data) == any(kind.startswith("application/vnd.vegalite") for kind in data)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.by_day(6)
 def test_jupyterlab_draws_every_mark_of_its_charts(notebook):
     for output in (output for cell in code(notebook) for output in cell.outputs):

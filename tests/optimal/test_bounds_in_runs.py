@@ -84,6 +84,7 @@ def lowest(strategy, seeds, times, **changes):
     return np.mean(found)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("strategy", FAMILY, ids=str)
 def test_no_strategy_is_below_the_lower_bound_on_its_hard_function(strategy):
     assert lowest(strategy, 1, 1) > EPS

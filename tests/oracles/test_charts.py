@@ -39,6 +39,7 @@ def by_name(figures: Sequence[Figure]) -> dict[str, list[Figure]]:
     return found
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.by_day(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_of_what_workers_did(runs: dict[str, list[Run]], name: str) -> None:
@@ -74,6 +75,7 @@ def test_the_sequence_diagram(runs: dict[str, list[Run]], name: str) -> None:
     check(charts.sequence_figure(run, end), drawings.sequence(run, end))
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.by_day(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_curves_of_a_run_and_over_its_seeds(runs: dict[str, list[Run]], name: str) -> None:

@@ -119,6 +119,7 @@ def test_any_number_of_servers_clips_alike():
     assert len({run(strategy).meta["params_digest"] for strategy in made}) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_it_learns_and_sends_little():
     spec = {"data": "digits", "model": "mlp", "cluster": {"workers": 4}, "stop": {"epochs": 30}}

@@ -385,6 +385,7 @@ def test_a_half_that_fits_no_other_says_to_give_the_whole():
         check_strategy(FitsNothing)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", OWN, ids=lambda part: part.__name__)
 def test_what_is_right_passes(part):
@@ -392,6 +393,7 @@ def test_what_is_right_passes(part):
     check_strategy(part, clusters=1, events=40)
 
 
+@pytest.mark.by_day(10)
 @pytest.mark.by_day(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CATALOGUE))

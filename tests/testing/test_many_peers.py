@@ -57,6 +57,7 @@ def a_message(strategy: Any, workers: int) -> tuple[float, float, float]:
     return counted.count / counted.calls, peers.sent_bytes / counted.calls, peers.start_bytes / workers
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_live_runs_messages_cost_as_much_among_many(name: str) -> None:
     few, many = (a_message(STRATEGIES[name], workers) for workers in (FEW, MANY))

@@ -636,6 +636,7 @@ def test_cores_are_found_from_the_stamps_of_stretches_of_short_steps(crowded):
     assert found.fitted["latency of worker 0 back, s"] == whole.fitted["latency of worker 0 back, s"]
 
 
+@pytest.mark.nightly
 def test_what_codecs_take_is_fitted_and_put_on_what_has_one(tmp_path):
     """From runs with a codec alone both those with it and those without are predicted; others are refused."""
     coding = Coding(4e-3, 2e-4, 1e-4, 3e-3)

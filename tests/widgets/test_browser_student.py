@@ -498,6 +498,7 @@ def test_the_line_under_the_pointer_stands_out(panel: Direct) -> None:
 
 
 # what overlaps depends on the width, and what is hard to read on the theme
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("tab", ["watch", "compare"])
 @pytest.mark.parametrize(
     ("width", "theme"),

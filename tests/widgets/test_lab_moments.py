@@ -151,6 +151,7 @@ def test_a_situation_is_one_press_and_shows_what_it_says(panel: Panel, preset: P
         assert len(log.of_kind(Kind.JOIN)["row"]) == 5
 
 
+@pytest.mark.nightly
 def test_measured_machines_are_a_situation_too(
     panel: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def switching(codec: str) -> dict[str, Any]:
     return {"name": "strategy_switch", "rule": {"name": "after", "fraction": 0.5}} | pair
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("strategy", "servers"),
     [

@@ -81,6 +81,7 @@ def test_the_model_is_that_of_a_run_in_which_nothing_moves(name: str) -> None:
     assert torch.equal(done.parameters, simulated(still).parameters)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.usefixtures("lame_first_server")
 @pytest.mark.parametrize(
     "strategy",

@@ -218,6 +218,7 @@ def test_all_reduce_keeps_replicas_identical_and_equals_bsp() -> None:
     torch.testing.assert_close(done.parameters, simulated(experiment("bsp")).parameters, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_running_statistics_are_averaged_alike_under_bsp_and_all_reduce() -> None:
     small = {"data": {"name": "digits"}, "model": "resnet20", "batch_size": 8, "stop": {"updates": 2}}
     ring, sharded, server = (
@@ -268,6 +269,7 @@ LOCAL_RING = {"name": "local_sgd", "placement": "all_reduce"}
 VOTING = [{"name": "selsync", "delta": 0.0}, {"name": "selsync", "delta": 0.0, "aggregate": "gradient"}]
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.parametrize(
     "strategy",
     [

@@ -167,6 +167,7 @@ def test_the_rule_that_the_how_to_writes_runs_everywhere(monkeypatch):
     replay(replace(virtual, log=live.log))
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.by_day(6)
 @pytest.mark.parametrize("rule", [*RULES, ByReports()], ids=[*IDS, "by_reports"])
 @pytest.mark.parametrize("strategy", ["bsp", "asp"])

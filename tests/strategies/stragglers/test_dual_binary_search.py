@@ -253,6 +253,7 @@ def chunk_times(run, worker):
     return times
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_slow_worker_comes_to_take_as_long_as_the_others(done):
     slow, usual = chunk_times(done, 4), chunk_times(done, 0)
