@@ -81,7 +81,6 @@ def resumed(cluster, cut):
 
 
 @pytest.mark.by_day(20)
-@pytest.mark.by_day(40)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PARTS, ids=in_words)
 def test_compositions_with_each_part_on_random_clusters(kind):

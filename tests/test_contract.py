@@ -27,7 +27,6 @@ from psbench.testing.variants import extreme_values, variants
 
 
 @pytest.mark.by_day(10)
-@pytest.mark.by_day(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_every_strategy_of_the_catalogue(name):

@@ -195,7 +195,6 @@ def test_charts_have_a_picture_for_whoever_cannot_draw_them(notebook):
 
 
 @pytest.mark.by_day(3)
-@pytest.mark.by_day(6)
 def test_jupyterlab_draws_every_mark_of_its_charts(notebook):
     for output in (output for cell in code(notebook) for output in cell.outputs):
         if LIVE in output.get("data", {}):

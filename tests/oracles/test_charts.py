@@ -40,7 +40,6 @@ def by_name(figures: Sequence[Figure]) -> dict[str, list[Figure]]:
 
 
 @pytest.mark.by_day(4)
-@pytest.mark.by_day(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_of_what_workers_did(runs: dict[str, list[Run]], name: str) -> None:
     for run in runs[name][:1]:
@@ -76,7 +75,6 @@ def test_the_sequence_diagram(runs: dict[str, list[Run]], name: str) -> None:
 
 
 @pytest.mark.by_day(4)
-@pytest.mark.by_day(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_curves_of_a_run_and_over_its_seeds(runs: dict[str, list[Run]], name: str) -> None:
     of_name = runs[name]

@@ -394,7 +394,6 @@ def test_what_is_right_passes(part):
 
 
 @pytest.mark.by_day(10)
-@pytest.mark.by_day(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_so_does_the_arithmetic_of_every_published_strategy(name):

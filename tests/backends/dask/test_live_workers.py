@@ -104,7 +104,6 @@ DETERMINED = [
 
 
 @pytest.mark.by_day(3)
-@pytest.mark.by_day(6)
 @pytest.mark.parametrize("strategy", DETERMINED, ids=json.dumps)
 def test_where_the_order_is_determined_it_equals_the_simulated_run(strategy: Any) -> None:
     done = played(strategy)

@@ -56,7 +56,6 @@ def cases():
 
 
 @pytest.mark.by_day(7)
-@pytest.mark.by_day(14)
 @pytest.mark.parametrize(("name", "names"), list(cases()))
 def test_a_resumed_run_takes_the_times_of_the_whole_run(name, names, tmp_path):
     """No step is under way at a barrier, so that none is begun again."""

@@ -168,7 +168,6 @@ def test_the_rule_that_the_how_to_writes_runs_everywhere(monkeypatch):
 
 
 @pytest.mark.by_day(3)
-@pytest.mark.by_day(6)
 @pytest.mark.parametrize("rule", [*RULES, ByReports()], ids=[*IDS, "by_reports"])
 @pytest.mark.parametrize("strategy", ["bsp", "asp"])
 def test_a_resumed_run_chooses_what_it_would_have_chosen(rule, strategy, tmp_path):
