@@ -68,7 +68,7 @@ def looks(labels: Iterable[str], among: Iterable[str] | None = None) -> dict[str
 
 
 def on_paper(colour: str, paper: str = "#ffffff") -> str:
-    """Return what a colour looks like on a paper, as a colour that lets nothing through.
+    """Return the opaque colour that a translucent one gives on a paper.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Base of all clusters: common fields, and the settings that a user may change on any cluster."""
 
-# no `from __future__ import annotations`: pydantic would compile these texts anew for each subclass
+# no `from __future__ import annotations`: pydantic would compile these texts again for each subclass
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -1,6 +1,6 @@
 """The domain of the parts that make the next model: a decision, and its arithmetic."""
 
-# no `from __future__ import annotations`: pydantic would compile these texts anew for each subclass
+# no `from __future__ import annotations`: pydantic would compile these texts again for each subclass
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias

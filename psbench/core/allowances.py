@@ -8,7 +8,7 @@ from psbench.core.view import ClusterView, Status, WorkerView
 
 
 class Allowances:
-    """Shares what is left of a run's epochs among its workers.
+    """Shares of the rest of a run's epochs, for its workers.
 
     Idle workers get equal shares. A worker that computes is expected to push as much as it did last, and at
     first all that it may take. The sum of what is expected is kept, so that an allowance costs the same
@@ -46,7 +46,7 @@ class Allowances:
         self._sum -= self.expected.pop(worker, 0)
 
     def count_again(self) -> None:
-        """Count what is expected from the view, after it was loaded."""
+        """Count the expected samples from the view, after it was loaded."""
         self.expected, self._sum = {}, 0
         for worker in self._view.workers.values():
             if worker.status is Status.COMPUTING and worker.allowance >= 0:

@@ -6,7 +6,7 @@ state is kept in private attributes (`PrivateAttr`) of plain data. The base clas
 domain is in `core.parts`.
 """
 
-# no `from __future__ import annotations`: pydantic would compile these texts anew for each subclass
+# no `from __future__ import annotations`: pydantic would compile these texts again for each subclass
 
 import copy
 import inspect

@@ -4,7 +4,7 @@ A hook that a part does not define does nothing. Class attributes declare the pr
 `core.compatibility` decides what fits together.
 """
 
-# no `from __future__ import annotations`: pydantic would compile these texts anew for each subclass
+# no `from __future__ import annotations`: pydantic would compile these texts again for each subclass
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self, TypeAlias

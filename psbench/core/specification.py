@@ -1,6 +1,6 @@
 """Specifications: frozen pydantic models, `parameter` that declares fields, and error messages."""
 
-# no `from __future__ import annotations`: pydantic would compile these texts anew for each subclass
+# no `from __future__ import annotations`: pydantic would compile these texts again for each subclass
 
 import inspect
 import re

@@ -111,7 +111,7 @@ class OptimalTime:
 
     @property
     def value(self) -> str:
-        """What is compared: "gradient_norm_sq", or "loss" where some run has no gradient norms."""
+        """The compared value: "gradient_norm_sq", or "loss" where some run has no gradient norms."""
         every = [row for runs in self.runs.values() for run in runs for row in run.log.evaluations()]
         return "gradient_norm_sq" if all(GRADIENT in row for row in every) else "loss"
 

@@ -190,7 +190,7 @@ class FlexRR(Stragglers):
         return self._largest
 
     def _set_piece(self, key: str, piece: float) -> None:
-        """Set the samples of a worker's micro-step; if the largest changes, rank anew whose are guessed."""
+        """Set the samples of a worker's micro-step; if the largest changes, rank the guessed ones again."""
         before, self._pieces[key] = self._pieces.get(key), piece
         is_first = len(self._pieces) == 1
         if self._largest is None or piece == before:
