@@ -37,7 +37,7 @@ class Profile:
     memory_gb, vcpu, flavour : (num_workers,)
         Gigabytes; virtual CPUs, None where not known; what the machines are called, which may be empty.
     bandwidth_mbit_s, latency_s : (num_workers,)
-    bandwidth_down_mbit_s : (num_workers,) or None
+    bandwidth_down_mbit_s, peer_latency_s : (num_workers,) or None
     server_bandwidth_mbit_s : float or (num_servers,)
     **others
         These and all others mean what the fields of these names mean in `Cluster`.
@@ -76,6 +76,7 @@ class Profile:
     workers_per_host: int = 1
     host_bandwidth_mbit_s: float = 10_000.0
     host_latency_s: float = 5e-5
+    peer_latency_s: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"
@@ -88,6 +89,9 @@ class Profile:
         _each(where, "latency_s", self.latency_s, positive=False)
         _same_length(where, "bandwidth_down_mbit_s", self.down_mbit_s, len(self.speed))
         _each(where, "bandwidth_down_mbit_s", self.down_mbit_s, positive=True)
+        if self.peer_latency_s is not None:
+            _same_length(where, "peer_latency_s", self.peer_latency_s, len(self.speed))
+            _each(where, "peer_latency_s", self.peer_latency_s, positive=False)
         self.step_time.check_workers(len(self.speed))
         if self.link_time is not None:
             self.link_time.check_workers(2 * len(self.speed))  # to the servers, and then back
@@ -109,6 +113,12 @@ class Profile:
     def down_mbit_s(self) -> tuple[float, ...]:
         """Each worker's link to the worker."""
         return self.bandwidth_mbit_s if self.bandwidth_down_mbit_s is None else self.bandwidth_down_mbit_s
+
+    def between_s(self, one: int, other: int) -> float:
+        """Return the latency between two workers, seconds."""
+        if self.peer_latency_s is None:
+            return max(self.latency_s[one], self.latency_s[other])
+        return self.peer_latency_s[one] + self.peer_latency_s[other]
 
     @property
     def starters(self) -> tuple[int, ...]:

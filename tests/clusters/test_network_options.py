@@ -24,6 +24,7 @@ OPTIONS = {
     "slower down": {"bandwidth_down_mbit_s": [4.0, 1.0, 3.0]},
     "faster down": {"bandwidth_down_mbit_s": [40.0, 10.0, 30.0]},
     "unequal latencies": {"latency_s": [0.5, 0.0, 2.0]},
+    "latencies that add up": {"peer_latency_s": [0.5, 0.0, 2.0]},
     "latencies that vary": {"link_time": TRACE},
     "a window": {"first_window_bytes": 50_000},
     "small messages are slow": {"achieved_rates": [(0, 1.0), (200_000, 3.0), (400_000, 50.0)]},
@@ -83,6 +84,14 @@ class Defined:
         first = TRACE["seconds"][worker + back * WORKERS][0] if varies else one_way
         hop = 0.25 if back and len(self.shares) > 1 else 0.0
         return first + 2 * trips * one_way + hop
+
+    def between(self, one, other, size):
+        """Return the latency from worker to worker: the longer of both, or the sum of their parts."""
+        longest = max(self.delay(worker, size, 0) for worker in (one, other))
+        if "peer_latency_s" not in self.options:
+            return longest
+        parts, latency = self.options["peer_latency_s"], max(self.latency[one], self.latency[other])
+        return longest * (parts[one] + parts[other]) / latency
 
     def arrivals(self, sent, back):
         """Return when these arrive: (worker, bytes, seconds) in the order of sending."""
@@ -177,15 +186,24 @@ def test_rings_and_stars_take_what_every_pair_of_options_says(names):
     network.advance(now)
     alone = Defined(options | {"servers": [1.0], "server_bandwidth_mbit_s": 12.0})
     for members in ([0, 1, 2], [0, 2], [1]):
-        n = len(members)
-        slowest = min(by.rate(worker, back, now) for worker in members for back in (0, 1))
-        piece = size / n / min(slowest, alone.achieved(size / n))
-        waits = max(alone.delay(worker, size / n, 0) for worker in members)
-        assert network.ring(size, members) == pytest.approx(2 * (n - 1) * (piece + waits))
+        assert network.ring(size, members) == pytest.approx(pieces_go_round(by, alone, members, size, now))
         up, down = ([(worker, each, now) for worker in members] for each in (size, 2 * size))
         hop = 0.25 if len(shares) > 1 else 0.0  # between servers, of which each answers here
         took = [max(by.arrivals(up, 0)) - now, max(by.arrivals(down, 1)) - now - hop]
         assert network.star(size, 2 * size, members) == pytest.approx(sum(took))
+
+
+def pieces_go_round(by, alone, members, size, now):
+    """Return when each of n members has 2 (n - 1) pieces, which it passes on one by one as they come."""
+    n, came = len(members), {}
+    for step in range(2 * (n - 1)):
+        for place, (one, other) in enumerate(zip(members, [*members[1:], members[0]], strict=True)):
+            rate = min(by.rate(one, 0, now), by.rate(other, 1, now), alone.achieved(size / n))
+            last = alone.between(one, other, size / n)
+            queued = came.get((place, step - 1), 0.0) - last if step else 0.0
+            begins = max(came.get(((place - 1) % n, step - 1), 0.0), queued)
+            came[place, step] = begins + size / n / rate + last
+    return max(came.values(), default=0.0)
 
 
 def test_links_between_workers_go_on_where_they_were():
@@ -210,6 +228,6 @@ def test_messages_between_workers_take_what_every_pair_of_options_says(names):
     size, now = 300_000, 0.75
     for sender, receiver in ((0, 1), (1, 0), (1, 2), (2, 0)):
         rate = min(alone.rate(sender, 0, now), alone.rate(receiver, 1, now), alone.achieved(size))
-        waits = max(alone.delay(worker, size, 0) for worker in (sender, receiver))
+        waits = alone.between(sender, receiver, size)
         found = PeerLinks(profile, size).send(sender, receiver, now)
         assert found == pytest.approx(now + size / rate + waits)
