@@ -119,6 +119,10 @@ def cluster(network: Network) -> Iterator[Machines]:
             process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
             stack.callback(process.wait)
             stack.callback(process.terminate)
+        # roles are placed on those that are there
+        count = len(network.links)
+        waits = f"import distributed as d; d.Client({SCHEDULER!r}).wait_for_workers({count}, 180)"
+        subprocess.run([*made.enter(0), sys.executable, "-c", waits], check=True)
         yield made
 
 
