@@ -20,13 +20,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from psbench.backends.dask import diagnose
+from psbench.backends.dask.doctor import Diagnosis, Link
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.percents import percent
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
+from psbench.system.files import write_text
 from psbench.twin.calibration import Calibration
+from psbench.twin.fit import MeasuredLink
 from psbench.twin.forecast import predict
 from psbench.twin.measures import measures_of
 from psbench.twin.predictions import Predicted
@@ -50,6 +55,8 @@ FITTED = ("bsp", "asp")
 ERRORS, WIDTH = {True: 0.10, False: 0.15}, 0.25
 #: live differences exceed noise from so many times what single runs deviate by
 _NOISES = 2.0
+#: what a diagnosis has of links
+_WAYS = ("links", "at_once")
 
 
 def experiment_on(name: str) -> Experiment:
@@ -74,7 +81,7 @@ def missing(recorded: Recorded, names: Sequence[str], repeats: int) -> list[tupl
 def record_fit(name: str, folder: Path, batches: int, again: bool) -> None:
     """Record the probes and the links, as `psbench calibrate` measures them, unless a folder has them."""
     experiment, found = experiment_on(name), read(folder)
-    if "fit" in found.runs and not again:
+    if "fit" in found.runs and (folder / "diagnosis.json").exists() and not again:
         return
     found.load = os.getloadavg()[0] / (os.cpu_count() or 1)
     probes = [probe.but(seed=turn) for turn in range(2) for probe in probes_of(experiment, batches)]
@@ -82,10 +89,30 @@ def record_fit(name: str, folder: Path, batches: int, again: bool) -> None:
     for number, probe in enumerate(probes, 1):
         say(f"{name}: probe {number} of {len(probes)}, {probe.title}")
         runs.append(run_experiment(with_stamps(probe)))
-    found.link = measured_link(experiment, lambda text: say(f"{name}: {text}"))
+    diagnosis = diagnose(experiment, on_step=lambda text: say(f"{name}: {text}"))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "diagnosis.json", json.dumps(_plain(diagnosis)))
     found.runs.pop("fit", None)
     for run in runs:
         found.add("fit", run, folder)
+
+
+def _plain(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return what a diagnosis has of links, as data."""
+    plain = {way: [[*ends, link] for ends, link in getattr(diagnosis, way).items()] for way in _WAYS}
+    return {"workers": diagnosis.workers, **plain}
+
+
+def links_of(name: str, folder: Path) -> MeasuredLink | None:
+    """Return the links as `psbench calibrate` has them, from the recorded diagnosis."""
+    plain = json.loads((folder / "diagnosis.json").read_text())
+    found = Diagnosis(plain["workers"])
+    for way in _WAYS:
+        for start, end, link in plain[way]:
+            *numbers, sizes = link
+            getattr(found, way)[start, end] = Link(*numbers, tuple(map(tuple, sizes)))
+    with mock.patch("psbench.backends.dask.diagnose", return_value=found):
+        return measured_link(experiment_on(name), say)
 
 
 def record(name: str, folder: Path, names: Sequence[str], repeats: int, batches: int, until: float) -> None:
@@ -217,10 +244,12 @@ class Comparison:
         return "\n".join([*lines, *(f"not reached: {text}" for text in self.misses())])
 
 
-def compare(name: str, recorded: Recorded, names: Sequence[str], seeds: int) -> Comparison:
+def compare(
+    name: str, recorded: Recorded, link: MeasuredLink | None, names: Sequence[str], seeds: int
+) -> Comparison:
     """Fit a cluster to the recorded probes, and compare its predictions with the recorded live runs."""
     say(f"{name}: fit to {len(recorded.runs['fit'])} probes")
-    fitted = Calibration.of(recorded.runs["fit"], recorded.link)
+    fitted = Calibration.of(recorded.runs["fit"], link)
     found = Comparison(name, [], fitted.not_reproduced, dict(recorded.failed))
     # a profile that is refused is compared nevertheless: by how much it is wrong
     fitted = replace(fitted, not_reproduced="")
@@ -275,7 +304,7 @@ def main() -> int:
             again = [*made.enter(0), sys.executable, "-m", "tests.twin.shaped", *sys.argv[1:], "--here"]
             if code := subprocess.run(again, check=False).returncode:
                 return code
-    found = compare(asked.network, read(folder), names, asked.seeds)
+    found = compare(asked.network, read(folder), links_of(asked.network, folder), names, asked.seeds)
     print(found)
     (folder / "results.json").write_text(json.dumps(asdict(found), indent=1))
     return 0
