@@ -184,6 +184,12 @@ class Comparison:
     not_reproduced: str = ""
     failed: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def read(cls, file: Path) -> "Comparison":
+        """Read the results of a network."""
+        plain = json.loads(file.read_text())
+        return cls(**{**plain, "rows": [Row(**row) for row in plain["rows"]]})
+
     @property
     def noise(self) -> float:
         """By how much single live runs of a strategy deviate from its mean, over all strategies; a share."""

@@ -1,7 +1,9 @@
-"""The shaped networks are what they are meant to be."""
+"""The shaped networks are what they are meant to be, and live runs on them take as long as predicted."""
 
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from tests.twin.hub import Link, Network, Queues
 from tests.twin.networks import NETWORKS, machines, measured
+from tests.twin.shaped import FITTED, STRATEGIES, WIDTH, Comparison, Row
 
 _NEEDED = os.geteuid() == 0 and shutil.which("ip") is not None and Path("/dev/net/tun").exists()
 needs_root = pytest.mark.skipif(not _NEEDED, reason="namespaces need root, ip and /dev/net/tun")
@@ -77,3 +80,53 @@ def wrong(found):
         for kind, of in allowed.items()
         if what.startswith(kind) and abs(value - meant) > of(meant)
     ]
+
+
+def test_a_comparison_names_what_misses_its_goal():
+    """The order counts where live means differ by more than twice what single runs deviate by."""
+    rows = [
+        Row("bsp", 1.0, 0.01, 5, 1.09, 1.0, 1.18),
+        Row("ssp", 1.01, 0.01, 5, 1.0, 0.9, 1.1),
+        Row("asp", 1.1, 0.01, 5, 1.05, 0.9, 1.2),
+        Row("d_psgd", 2.0, 0.01, 5, refused="not measured"),
+    ]
+    found = Comparison("far", rows)
+    assert found.wrong_order() == [("bsp", "asp")]  # ssp beside bsp is a tie
+    told = [*found.misses()]
+    assert len(told) == 2
+    assert "d_psgd: refused: not measured" in told[0]
+    rows[1].predicted_s = 1.3
+    assert [text for text in found.misses() if "ssp: +28.7" in text]
+
+
+#: what is not within its goal, with the largest error that was measured and a half: network, strategy
+BEYOND: dict[tuple[str, str], float] = {}
+#: strategies that are refused, and the most pairs predicted in the other order
+REFUSED: dict[str, tuple[str, ...]] = {}
+WRONG_PAIRS: dict[str, int] = {}
+
+
+@needs_root
+@pytest.mark.nightly
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_predictions_hold_on_shaped_networks(name, tmp_path):
+    """Five live repeats of each strategy: the errors, the order and the widths that are wanted.
+
+    What does not reach its goal is listed above with what it reaches, and may not be worse.
+    """
+    command = [sys.executable, "-m", "tests.twin.shaped", "--network", name, "--out", str(tmp_path)]
+    subprocess.run(command, check=True)
+    found = Comparison.read(tmp_path / name / "results.json")
+    assert not found.not_reproduced
+    assert not found.failed
+    assert {row.name for row in found.rows} == {*STRATEGIES}
+    assert {row.name for row in found.rows if row.refused} == {*REFUSED.get(name, ())}
+    errors = {
+        row.name: (row.error, BEYOND.get((name, row.name), row.goal)) for row in found.rows if not row.refused
+    }
+    beyond = {each: error for each, (error, most) in errors.items() if abs(error) > most}
+    assert not beyond, f"goals are 10 % for {FITTED} and 15 % for others; measured:\n{found}"
+    wrong, most = found.wrong_order(), WRONG_PAIRS.get(name, 0)
+    assert len(wrong) <= most, f"the goal is the live order wherever it exceeds noise; {wrong} of\n{found}"
+    assert found.width <= WIDTH, f"the goal is a median width of {WIDTH:.0%}:\n{found}"
