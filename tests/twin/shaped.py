@@ -31,11 +31,11 @@ from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.system.files import write_text
 from psbench.twin.calibration import Calibration
-from psbench.twin.fit import MeasuredLink
 from psbench.twin.forecast import predict
+from psbench.twin.links import MeasuredLinks
 from psbench.twin.measures import measures_of
 from psbench.twin.predictions import Predicted
-from psbench.twin.probe import measured_link, probes_of, with_stamps
+from psbench.twin.probe import measured_links, probes_of, with_stamps
 from psbench.twin.recording import DIGITS, Recorded, emulated
 from tests.twin.networks import NETWORKS, SCHEDULER, cluster
 
@@ -100,19 +100,19 @@ def record_fit(name: str, folder: Path, batches: int, again: bool) -> None:
 def _plain(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return what a diagnosis has of links, as data."""
     plain = {way: [[*ends, link] for ends, link in getattr(diagnosis, way).items()] for way in _WAYS}
-    return {"workers": diagnosis.workers, **plain}
+    return {"workers": diagnosis.workers, "placed": diagnosis.placed, **plain}
 
 
-def links_of(name: str, folder: Path) -> MeasuredLink | None:
+def links_of(name: str, folder: Path) -> MeasuredLinks | None:
     """Return the links as `psbench calibrate` has them, from the recorded diagnosis."""
     plain = json.loads((folder / "diagnosis.json").read_text())
-    found = Diagnosis(plain["workers"])
+    found = Diagnosis(plain["workers"], placed=plain["placed"])
     for way in _WAYS:
         for start, end, link in plain[way]:
             *numbers, sizes = link
             getattr(found, way)[start, end] = Link(*numbers, tuple(map(tuple, sizes)))
     with mock.patch("psbench.backends.dask.diagnose", return_value=found):
-        return measured_link(experiment_on(name), say)
+        return measured_links(experiment_on(name), say)
 
 
 def record(name: str, folder: Path, names: Sequence[str], repeats: int, batches: int, until: float) -> None:
@@ -251,11 +251,11 @@ class Comparison:
 
 
 def compare(
-    name: str, recorded: Recorded, link: MeasuredLink | None, names: Sequence[str], seeds: int
+    name: str, recorded: Recorded, links: MeasuredLinks | None, names: Sequence[str], seeds: int
 ) -> Comparison:
     """Fit a cluster to the recorded probes, and compare its predictions with the recorded live runs."""
     say(f"{name}: fit to {len(recorded.runs['fit'])} probes")
-    fitted = Calibration.of(recorded.runs["fit"], link)
+    fitted = Calibration.of(recorded.runs["fit"], links)
     found = Comparison(name, [], fitted.not_reproduced, dict(recorded.failed))
     # a profile that is refused is compared nevertheless: by how much it is wrong
     fitted = replace(fitted, not_reproduced="")
