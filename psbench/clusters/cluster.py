@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast
 
 from pydantic import (
+    NonNegativeInt,
     SerializeAsAny,
     ValidationInfo,
     field_validator,
@@ -39,6 +40,7 @@ _LATER = (
     *("throttles", "corruptions", "service", "link_time", "first_window_bytes", "paces_live_runs"),
     *("link_sharing", "cores", "achieved_rates", "costs"),
     *("workers_per_host", "host_bandwidth_mbit_s", "host_latency_s", "peer_latency_s"),
+    *("racks", "rack_bandwidth_mbit_s"),
 )
 
 
@@ -97,6 +99,9 @@ class Cluster(Part):
         Workers of consecutive numbers share a host. Only a hierarchical All-Reduce uses the links within one.
     host_bandwidth_mbit_s, host_latency_s : float, megabits per second, and seconds one way
         Between two workers of a host.
+    racks : list of int
+        The rack of each worker; the servers are in rack 0. Every other rack has a line of
+        `rack_bandwidth_mbit_s` each way, which all messages into it and out of it share.
     paces_live_runs : bool
         Whether a live worker waits after each step until that has taken what it takes in virtual time, with
         the same draws: machines are emulated with the variation of their times, and a busy computer matters
@@ -172,6 +177,10 @@ class Cluster(Part):
     host_latency_s: float = parameter(5e-5, "one-way latency between two workers of a host", unit="s", ge=0)
     peer_latency_s: OfEachWorker | None = parameter(
         None, "a worker's part of the latency to another; none: the longer latency_s of both", unit="s"
+    )
+    racks: tuple[NonNegativeInt, ...] = parameter((), "rack of each worker, 0: the servers'; empty: no racks")
+    rack_bandwidth_mbit_s: float = parameter(
+        10_000.0, "line of a rack per direction, shared by its workers", unit="Mbit/s", gt=0
     )
     costs: Costs | None = parameter(None, "watts and prices of the machines; none: not known")
 

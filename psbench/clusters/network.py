@@ -111,7 +111,7 @@ class Network:
         self._workers_per_host = profile.workers_per_host
         self._host_rate = BYTES_PER_MBIT * profile.host_bandwidth_mbit_s
         self._host_latency = profile.host_latency_s
-        self._alike = len({*self._latency, *(profile.peer_latency_s or ())}) == 1
+        self._alike = not profile.racks and len({*self._latency, *(profile.peer_latency_s or ())}) == 1
         self._equal = len(set(worker_rates)) == 1 and self._alike
         #: seconds of rings over links that differ, by bytes and workers
         self._rings: dict[tuple[float, tuple[int, ...]], float] = {}
@@ -120,7 +120,9 @@ class Network:
         self._times = times
         self._fixed = not self._window and times is None
         self.is_shared = profile.link_sharing == "equal"
-        self._links = [SharedLink(1.0 / self._slot) for _ in range(2)]
+        self._racks, self._rack_rates = profile.racks or (0,) * profile.num_workers, profile.rack_rates
+        self._rack_rate = BYTES_PER_MBIT * profile.rack_bandwidth_mbit_s
+        self._links = [SharedLink(1.0 / self._slot, self._rack_rate) for _ in range(2)]
         #: of each worker, up or back: when its last message arrives as was last known, its latency, and the
         #: time for which its arrival is scheduled
         self._last: dict[tuple[int, int], tuple[float, float, float]] = {}
@@ -217,7 +219,7 @@ class Network:
         """Begin a message on a link that is shared; see `contention_delay`."""
         self._carried += num_bytes
         flow = self._flow_of[worker, back] = next(self._flows)
-        arrives = self._links[back].begin(flow, num_bytes, rate, now) + latency
+        arrives = self._links[back].begin(flow, num_bytes, rate, now, self._racks[worker]) + latency
         self._last[worker, back] = arrives, latency, arrives
         return arrives
 
@@ -268,7 +270,10 @@ class Network:
             hops = [*zip(workers, [*workers[1:], workers[0]], strict=True)]
             piece, achieved = num_bytes / n, self._achieves(num_bytes / n)
             waits = 1 + 2 * extra_round_trips(piece, self._window)
-            rates = [min(self._up_rates[one], self._down_rates[other], achieved) for one, other in hops]
+            rates = [
+                min(self._up_rates[one], self._down_rates[other], achieved, BYTES_PER_MBIT * over_lines)
+                for (one, other), over_lines in zip(hops, self._rack_rates(hops), strict=True)
+            ]
             self._rings[of] = ring_s(
                 [piece / rate for rate in rates], [waits * self._between(*hop) for hop in hops]
             )
@@ -318,9 +323,9 @@ class Network:
         for num_bytes, rates, passes in ways:
             achieves, slot = self._achieves(num_bytes, self._shares), num_bytes * self._slot
             waits = 1 + 2 * extra_round_trips(num_bytes * max(self._shares), self._window)
-            link = SharedLink(1.0 / self._slot)
+            link = SharedLink(1.0 / self._slot, self._rack_rate)
             for worker in workers if self.is_shared else ():
-                link.begin(worker, num_bytes, min(rates[worker], achieves), 0.0)
+                link.begin(worker, num_bytes, min(rates[worker], achieves), 0.0, self._racks[worker])
             seconds += max(
                 (
                     link.ends(worker)

@@ -251,11 +251,11 @@ class Comparison:
 
 
 def compare(
-    name: str, recorded: Recorded, link: MeasuredLinks | None, names: Sequence[str], seeds: int
+    name: str, recorded: Recorded, links: MeasuredLinks | None, names: Sequence[str], seeds: int
 ) -> Comparison:
     """Fit a cluster to the recorded probes, and compare its predictions with the recorded live runs."""
     say(f"{name}: fit to {len(recorded.runs['fit'])} probes")
-    fitted = Calibration.of(recorded.runs["fit"], link)
+    fitted = Calibration.of(recorded.runs["fit"], links)
     found = Comparison(name, [], fitted.not_reproduced, dict(recorded.failed))
     # a profile that is refused is compared nevertheless: by how much it is wrong
     fitted = replace(fitted, not_reproduced="")

@@ -15,7 +15,8 @@ class PeerLinks:
 
     A message leaves when its sender's link up is free, passes at the slower of the two rates, or at what its
     size achieves, and arrives the latency between the two later, as often as its window has it wait; a
-    receiver's link down is not shared by two at once either. Call in the order of `now`.
+    receiver's link down, and the line of a rack, are not shared by two at once either. Call in the order of
+    `now`.
 
     Parameters
     ----------
@@ -41,6 +42,8 @@ class PeerLinks:
         self._waits = self._waits_of(num_bytes)
         self._up_free = [0.0] * len(self._up_s)
         self._down_free = [0.0] * len(self._up_s)
+        self._line_s = num_bytes / (BYTES_PER_MBIT * profile.rack_bandwidth_mbit_s)
+        self._line_free: dict[tuple[str, int], float] = {}
         #: when what a worker sent at a version reaches whom: seconds by (sender, version, receiver)
         self._arrivals: dict[tuple[int, int, int], float] = {}
         #: until when workers that were met wait for the other's model, before they report their step
@@ -52,6 +55,9 @@ class PeerLinks:
         begins = max(now, self._up_free[sender])
         self._up_free[sender] = begins + self._up_s[sender]
         passed = begins + max(self._up_s[sender], self._down_s[receiver], self._alone_s)
+        for line in self._profile.lines(sender, receiver):
+            passed = max(passed, begins + self._line_s, self._line_free.get(line, 0.0) + self._line_s)
+            self._line_free[line] = passed
         passed = max(passed, self._down_free[receiver] + self._down_s[receiver])
         self._down_free[receiver] = passed
         return passed + self._waits * self._profile.between_s(sender, receiver)
@@ -70,7 +76,11 @@ class PeerLinks:
         part = self._num_bytes / size
         waits, alone_s = self._waits_of(part), part / achieved(self._profile.achieved_rates, part)
         hops = [*zip(workers, [*workers[1:], workers[0]], strict=True)]
-        passes = [max(self._up_s[one] / size, self._down_s[other] / size, alone_s) for one, other in hops]
+        lines = [part / (BYTES_PER_MBIT * rate) for rate in self._profile.rack_rates(hops)]
+        passes = [
+            max(self._up_s[one] / size, self._down_s[other] / size, alone_s, line_s)
+            for (one, other), line_s in zip(hops, lines, strict=True)
+        ]
         ends = begins + ring_s(passes, [waits * self._profile.between_s(*hop) for hop in hops])
         for worker in workers:
             self._up_free[worker] = self._down_free[worker] = ends
@@ -128,10 +138,12 @@ class PeerLinks:
         """Return the busy times of the links and the messages in transit, as plain data."""
         arrivals = [[*key, at_s] for key, at_s in sorted(self._arrivals.items())]
         busy = {"up_free_s": self._up_free, "down_free_s": self._down_free}
-        return {**busy, "arrivals": arrivals, "held_s": sorted(self._held_s.items())}
+        lines = [[*line, free_s] for line, free_s in sorted(self._line_free.items())]
+        return {**busy, "arrivals": arrivals, "held_s": sorted(self._held_s.items()), "lines": lines}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from `state_dict`."""
         self._up_free, self._down_free = list(state["up_free_s"]), list(state["down_free_s"])
         self._arrivals = {(s, version, r): at_s for s, version, r, at_s in state["arrivals"]}
         self._held_s = dict(state.get("held_s", ()))
+        self._line_free = {(way, rack): free_s for way, rack, free_s in state.get("lines", ())}
