@@ -1,4 +1,4 @@
-"""Links by end: the rate up, the rate down and the latency of each machine, from timed messages between them."""
+"""Links by end: each machine's rates up and down and its latency, from timed messages between machines."""
 
 from __future__ import annotations
 
@@ -77,31 +77,25 @@ def ends_of(ways: Sequence[Way]) -> Ends:
     [0.0, 0.01, 0.02]
     """
     machines = sorted({each for way in ways for each in (way.start, way.end)})
-    ups, downs = (
-        {each: max(way.mbit_s for way in ways if getattr(way, of) == each) for each in machines}
-        for of in ("start", "end")
-    )
+    ups = {each: max(way.mbit_s for way in ways if way.start == each) for each in machines}
+    downs = {each: max(way.mbit_s for way in ways if way.end == each) for each in machines}
     for _ in range(_ROUNDS):
-        ups, downs = (
-            {
-                each: median(
-                    [w.mbit_s for w in ways if getattr(w, of) == each and _limits(own[each], other, w, to)]
-                    or [own[each]]
-                )
-                for each in machines
-            }
-            for own, other, of, to in ((ups, downs, "start", "end"), (downs, ups, "end", "start"))
-        )
+        out = {
+            each: [w.mbit_s for w in ways if w.start == each and downs[w.end] >= _LIMITS * ups[each]]
+            for each in machines
+        }
+        into = {
+            each: [w.mbit_s for w in ways if w.end == each and ups[w.start] >= _LIMITS * downs[each]]
+            for each in machines
+        }
+        ups = {each: median(out[each] or [ups[each]]) for each in machines}
+        downs = {each: median(into[each] or [downs[each]]) for each in machines}
     rows = np.zeros((len(ways) + len(machines), len(machines)))
     for row, way in enumerate(ways):
         rows[row, machines.index(way.start)] = rows[row, machines.index(way.end)] = 1.0
     rows[len(ways) :] = _ALIKE * np.eye(len(machines))
     latencies, _ = nnls(rows, np.array([way.latency_s for way in ways] + [0.0] * len(machines)))
     return Ends(ups, downs, dict(zip(machines, latencies.tolist(), strict=True)))
-
-
-def _limits(own: float, others: Mapping[int, float], way: Way, to: str) -> bool:
-    return others[getattr(way, to)] >= _LIMITS * own
 
 
 def quick_seconds(ways: Sequence[Way]) -> dict[int, list[float]]:
