@@ -13,7 +13,7 @@ from psbench.clusters.shared_link import SharedLink
 from psbench.twin.codecs import mean_and_width
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, as_quick_both_ways
 from psbench.twin.fitted import AT_ONCE, HOP, Fit, Fitted, company_of, latency_of, rate_of, rounded
-from psbench.twin.links import Ends, MeasuredLinks, ends_of, quick_seconds
+from psbench.twin.links import Ends, MeasuredLinks, Racks, ends_of, quick_seconds, racks_of
 from psbench.twin.sharing import Passage, seconds_alone, shared_s
 from psbench.twin.size_classes import MBIT, Z90, rate_at, size_classes
 from psbench.twin.variation import kept
@@ -135,10 +135,17 @@ def passing_s(begin: Doubles, size: Integers, mbit_s: float, own_mbit_s: Doubles
     >>> passing_s(np.array([0.0, 0.5]), np.array([125_000, 125_000]), 1.0).tolist()
     [1.5, 1.5]
     """
-    link, order = SharedLink(mbit_s / MBIT), np.argsort(begin, kind="stable").tolist()
     own = np.full(len(begin), mbit_s) if own_mbit_s is None else own_mbit_s
-    for each in order:
-        link.begin(each, float(size[each]), float(own[each]) / MBIT, float(begin[each]))
+    return _passing_lines_s(SharedLink(mbit_s / MBIT), begin, size, own, np.zeros(len(begin), dtype=np.int64))
+
+
+def _passing_lines_s(
+    link: SharedLink, begin: Doubles, size: Integers, own_mbit_s: Doubles, rack: Integers
+) -> Doubles:
+    """Return the transfer times of messages to a link and back, each of a worker in a rack."""
+    for each in np.argsort(begin, kind="stable").tolist():
+        rate = float(own_mbit_s[each]) / MBIT
+        link.begin(each, float(size[each]), rate, float(begin[each]), int(rack[each]))
     return np.array([link.ends(each) for each in range(len(begin))]) - begin
 
 
@@ -151,11 +158,13 @@ def _queued(each: Exchanges, busy_s: float) -> Booleans:
 
 
 class _Links(NamedTuple):
-    """The links of workers: Mbit/s up and down of each, seconds to the server, and rates by bytes."""
+    """The links of workers: Mbit/s up and down of each, seconds to the server, rates by bytes, and racks."""
 
     mbit_s: tuple[Sequence[float], Sequence[float]]
     latency_s: Sequence[float]
     by_size: Sequence[tuple[float, float]]
+    rack: Sequence[int]
+    rack_mbit_s: float
 
     def own_mbit_s(self, worker: int, way: int, num_bytes: float) -> float:
         """Return the highest rate of a message of that size."""
@@ -169,7 +178,9 @@ class _Links(NamedTuple):
             pairs = [*zip(workers, size.tolist(), strict=True)]
             own = np.array([self.own_mbit_s(worker, way, num_bytes) for worker, num_bytes in pairs])
             waits = [2 * self.latency_s[w] * extra_round_trips(num_bytes, window) for w, num_bytes in pairs]
-            found.append(passing_s(begin, size, shared, own) + np.array(waits))
+            link = SharedLink(shared / MBIT, self.rack_mbit_s / MBIT)
+            racks = np.array(self.rack)[each.worker]
+            found.append(_passing_lines_s(link, begin, size, own, racks) + np.array(waits))
         return found
 
 
@@ -181,12 +192,18 @@ def fit_ends(
     The server's rate, at least what single messages have of it, and whether connections begin with a window
     are those with which messages take least more or less than what passes and twice the latency.
     """
-    ends, classes = ends_of(links.ways), size_classes(quick_seconds(links.ways))
+    racks, classes = racks_of(links), size_classes(quick_seconds(links.ways))
+    ends = ends_of(links.ways, racks)
     by_size = () if classes is None or len(classes.rates) < 2 else classes.rates
     own = _Links(
         tuple([of[each] for each in links.workers] for of in (ends.up_mbit_s, ends.down_mbit_s)),
-        [ends.latency(each, links.server) for each in links.workers],
+        [
+            ends.latency(each, links.server, 0 if racks is None else racks.lines(each, links.server))
+            for each in links.workers
+        ],
         by_size,
+        [0 if racks is None else racks.of[each] for each in links.workers],
+        NO_LIMIT if racks is None else racks.mbit_s,
     )
     least = min(ends.up_mbit_s[links.server], ends.down_mbit_s[links.server])
     most = max(least, *map(sum, own.mbit_s))
@@ -210,11 +227,15 @@ def fit_ends(
         "bandwidth_down_mbit_s": [rounded(each) for each in own.mbit_s[1]],
         "server_bandwidth_mbit_s": rounded(shared),
     }
+    if racks is not None:
+        found.cluster["racks"] = [*own.rack]
+        found.cluster["rack_bandwidth_mbit_s"] = rounded(racks.mbit_s)
+        found.cluster["rack_latency_s"] = rounded(ends.line_s)
     if window:
         found.cluster["first_window_bytes"] = window
     if by_size:
         found.cluster["achieved_rates"] = [list(each) for each in by_size]
-    _say_ends(found, ends, links)
+    _say_ends(found, ends, links, racks)
     if classes is not None:
         found.unknown += classes.unknown
 
@@ -233,12 +254,16 @@ def _misfit(
     return error
 
 
-def _say_ends(found: Fit, ends: Ends, links: MeasuredLinks) -> None:
+def _say_ends(found: Fit, ends: Ends, links: MeasuredLinks, racks: Racks | None) -> None:
     """Add the rates of each worker's link with their intervals, and who shares one."""
     for worker, machine in enumerate(links.workers):
         for whither, rates, of in (("up", ends.up_mbit_s, "start"), ("down", ends.down_mbit_s, "end")):
-            ways = [way for way in links.ways if getattr(way, of) == machine]
-            ratios = [way.mbit_s / ends.rate(way.start, way.end) for way in ways]
+            ways = [
+                way
+                for way in links.ways
+                if getattr(way, of) == machine and not (racks and racks.lines(way.start, way.end))
+            ]
+            ratios = [way.mbit_s / ends.rate(way.start, way.end) for way in ways] or [1.0]
             wide = Z90 * float(np.std(ratios)) / len(ratios) ** 0.5 * rates[machine]
             rate = Fitted(
                 rates[machine], max(0.0, rates[machine] - wide), rates[machine] + wide, f"{len(ways)} links"

@@ -42,27 +42,43 @@ class MeasuredLinks(NamedTuple):
     at_once: tuple[Way, ...] = ()
 
 
+class Racks(NamedTuple):
+    """The rack of each machine, 0 for the server's, and the Mbit/s of the line to each other rack."""
+
+    of: Mapping[int, int]
+    mbit_s: float
+
+    def lines(self, start: int, end: int) -> int:
+        """Return how many lines are passed from one machine to another."""
+        racks = self.of[start], self.of[end]
+        return 0 if racks[0] == racks[1] else sum(map(bool, racks))
+
+
 class Ends(NamedTuple):
-    """What each machine's link has: Mbit/s of what leaves it and of what comes, and seconds one way."""
+    """What each machine's link has: Mbit/s of what leaves it and of what comes, and seconds one way.
+
+    `line_s`: seconds of a line to a rack.
+    """
 
     up_mbit_s: Mapping[int, float]
     down_mbit_s: Mapping[int, float]
     latency_s: Mapping[int, float]
+    line_s: float = 0.0
 
     def rate(self, start: int, end: int) -> float:
         """Return the Mbit/s of a message that has both links alone."""
         return min(self.up_mbit_s[start], self.down_mbit_s[end])
 
-    def latency(self, start: int, end: int) -> float:
-        """Return the latency from one machine to another in seconds; 0 within one."""
-        return 0.0 if start == end else self.latency_s[start] + self.latency_s[end]
+    def latency(self, start: int, end: int, lines: int = 0) -> float:
+        """Return the latency from one machine to another in seconds, over so many lines; 0 within one."""
+        return 0.0 if start == end else self.latency_s[start] + self.latency_s[end] + lines * self.line_s
 
 
-def ends_of(ways: Sequence[Way]) -> Ends:
+def ends_of(ways: Sequence[Way], racks: Racks | None = None) -> Ends:
     """Fit rates and latencies by end: a way is as fast as the slower of its ends, and latencies add up.
 
-    Of the fastest ends, which limit no way, the rate is a lower bound. Latencies are the least squares that
-    are not negative.
+    Of machines in racks the ways within them tell the rates. Of the fastest ends, which limit no way, it is
+    a lower bound. Latencies are the least squares that are not negative.
 
     Examples
     --------
@@ -77,25 +93,29 @@ def ends_of(ways: Sequence[Way]) -> Ends:
     [0.0, 0.01, 0.02]
     """
     machines = sorted({each for way in ways for each in (way.start, way.end)})
+    lines = [0 if racks is None else racks.lines(way.start, way.end) for way in ways]
+    inside = [way for way, passed in zip(ways, lines, strict=True) if not passed]
     ups = {each: max(way.mbit_s for way in ways if way.start == each) for each in machines}
     downs = {each: max(way.mbit_s for way in ways if way.end == each) for each in machines}
     for _ in range(_ROUNDS):
         out = {
-            each: [w.mbit_s for w in ways if w.start == each and downs[w.end] >= _LIMITS * ups[each]]
+            each: [w.mbit_s for w in inside if w.start == each and downs[w.end] >= _LIMITS * ups[each]]
             for each in machines
         }
         into = {
-            each: [w.mbit_s for w in ways if w.end == each and ups[w.start] >= _LIMITS * downs[each]]
+            each: [w.mbit_s for w in inside if w.end == each and ups[w.start] >= _LIMITS * downs[each]]
             for each in machines
         }
         ups = {each: median(out[each] or [ups[each]]) for each in machines}
         downs = {each: median(into[each] or [downs[each]]) for each in machines}
-    rows = np.zeros((len(ways) + len(machines), len(machines)))
+    count = len(machines) + 1
+    rows = np.zeros((len(ways) + count, count))
     for row, way in enumerate(ways):
         rows[row, machines.index(way.start)] = rows[row, machines.index(way.end)] = 1.0
-    rows[len(ways) :] = _ALIKE * np.eye(len(machines))
-    latencies, _ = nnls(rows, np.array([way.latency_s for way in ways] + [0.0] * len(machines)))
-    return Ends(ups, downs, dict(zip(machines, latencies.tolist(), strict=True)))
+        rows[row, -1] = lines[row]
+    rows[len(ways) :] = _ALIKE * np.eye(count)
+    *latencies, line_s = nnls(rows, np.array([way.latency_s for way in ways] + [0.0] * count))[0].tolist()
+    return Ends(ups, downs, dict(zip(machines, latencies, strict=True)), line_s)
 
 
 def quick_seconds(ways: Sequence[Way]) -> dict[int, list[float]]:
@@ -111,13 +131,6 @@ def quick_seconds(ways: Sequence[Way]) -> dict[int, list[float]]:
             for num_bytes, seconds in way.seconds:
                 found.setdefault(num_bytes, []).append(seconds)
     return found
-
-
-class Racks(NamedTuple):
-    """The rack of each machine, 0 for the server's, and the Mbit/s of the line to each other rack."""
-
-    of: Mapping[int, int]
-    mbit_s: float
 
 
 def racks_of(links: MeasuredLinks) -> Racks | None:
