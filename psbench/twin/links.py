@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from statistics import median
 from typing import NamedTuple
 
@@ -120,8 +121,8 @@ class Racks(NamedTuple):
     mbit_s: float
 
 
-def racks_of(links: MeasuredLinks) -> Racks | None:
-    """Return racks with a line that their machines share; None without any.
+def racks_of(links: MeasuredLinks) -> Racks:
+    """Return racks with a line that their machines share; one rack without any.
 
     Machines are of one rack if a way between them has what the quickest ways of both have. Ways between racks
     have less, and still less at once: else each connection has its own limit, and no line is shared.
@@ -135,8 +136,8 @@ def racks_of(links: MeasuredLinks) -> Racks | None:
     >>> racks_of(MeasuredLinks(0, (1, 2, 3), ways, shared))
     Racks(of={0: 0, 1: 0, 2: 1, 3: 1}, mbit_s=9.0)
     >>> alone = tuple(Way(each, 0, 0.001, {1: 80.0, 2: 8.9, 3: 8.8}[each]) for each in (1, 2, 3))
-    >>> racks_of(MeasuredLinks(0, (1, 2, 3), ways, alone)) is None
-    True
+    >>> racks_of(MeasuredLinks(0, (1, 2, 3), ways, alone))
+    Racks(of={0: 0, 1: 0, 2: 0, 3: 0}, mbit_s=inf)
     """
     machines = sorted({each for way in links.ways for each in (way.start, way.end)})
     most = {
@@ -150,11 +151,12 @@ def racks_of(links: MeasuredLinks) -> Racks | None:
         if way.mbit_s > _ACROSS * mbit_s:
             rack = {each: rack[way.start] if of == rack[way.end] else of for each, of in rack.items()}
     across = [way for way in links.ways if rack[way.start] != rack[way.end]]
+    one = Racks(dict.fromkeys({*machines, *links.workers, links.server}, 0), inf)
     if not across or links.server not in rack:
-        return None
+        return one
     line = median(way.mbit_s for way in across)
     there = [way for way in links.at_once if way.end == links.server and rack[way.start] != rack[way.end]]
     if len(there) < 2 or median(way.mbit_s for way in there) > _ACROSS * line:
-        return None
+        return one
     numbers = [rack[links.server], *sorted(set(rack.values()) - {rack[links.server]})]
     return Racks({each: numbers.index(of) for each, of in rack.items()}, line)
