@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 from statistics import median
 from typing import NamedTuple
 
@@ -42,43 +44,27 @@ class MeasuredLinks(NamedTuple):
     at_once: tuple[Way, ...] = ()
 
 
-class Racks(NamedTuple):
-    """The rack of each machine, 0 for the server's, and the Mbit/s of the line to each other rack."""
-
-    of: Mapping[int, int]
-    mbit_s: float
-
-    def lines(self, start: int, end: int) -> int:
-        """Return how many lines are passed from one machine to another."""
-        racks = self.of[start], self.of[end]
-        return 0 if racks[0] == racks[1] else sum(map(bool, racks))
-
-
 class Ends(NamedTuple):
-    """What each machine's link has: Mbit/s of what leaves it and of what comes, and seconds one way.
-
-    `line_s`: seconds of a line to a rack.
-    """
+    """What each machine's link has: Mbit/s of what leaves it and of what comes, and seconds one way."""
 
     up_mbit_s: Mapping[int, float]
     down_mbit_s: Mapping[int, float]
     latency_s: Mapping[int, float]
-    line_s: float = 0.0
 
     def rate(self, start: int, end: int) -> float:
         """Return the Mbit/s of a message that has both links alone."""
         return min(self.up_mbit_s[start], self.down_mbit_s[end])
 
-    def latency(self, start: int, end: int, lines: int = 0) -> float:
-        """Return the latency from one machine to another in seconds, over so many lines; 0 within one."""
-        return 0.0 if start == end else self.latency_s[start] + self.latency_s[end] + lines * self.line_s
+    def latency(self, start: int, end: int) -> float:
+        """Return the latency from one machine to another in seconds; 0 within one."""
+        return 0.0 if start == end else self.latency_s[start] + self.latency_s[end]
 
 
-def ends_of(ways: Sequence[Way], racks: Racks | None = None) -> Ends:
+def ends_of(ways: Sequence[Way]) -> Ends:
     """Fit rates and latencies by end: a way is as fast as the slower of its ends, and latencies add up.
 
-    Of machines in racks the ways within them tell the rates. Of the fastest ends, which limit no way, it is
-    a lower bound. Latencies are the least squares that are not negative.
+    Of the fastest ends, which limit no way, the rate is a lower bound. Latencies are the least squares that
+    are not negative.
 
     Examples
     --------
@@ -93,29 +79,25 @@ def ends_of(ways: Sequence[Way], racks: Racks | None = None) -> Ends:
     [0.0, 0.01, 0.02]
     """
     machines = sorted({each for way in ways for each in (way.start, way.end)})
-    lines = [0 if racks is None else racks.lines(way.start, way.end) for way in ways]
-    inside = [way for way, passed in zip(ways, lines, strict=True) if not passed]
     ups = {each: max(way.mbit_s for way in ways if way.start == each) for each in machines}
     downs = {each: max(way.mbit_s for way in ways if way.end == each) for each in machines}
     for _ in range(_ROUNDS):
         out = {
-            each: [w.mbit_s for w in inside if w.start == each and downs[w.end] >= _LIMITS * ups[each]]
+            each: [w.mbit_s for w in ways if w.start == each and downs[w.end] >= _LIMITS * ups[each]]
             for each in machines
         }
         into = {
-            each: [w.mbit_s for w in inside if w.end == each and ups[w.start] >= _LIMITS * downs[each]]
+            each: [w.mbit_s for w in ways if w.end == each and ups[w.start] >= _LIMITS * downs[each]]
             for each in machines
         }
         ups = {each: median(out[each] or [ups[each]]) for each in machines}
         downs = {each: median(into[each] or [downs[each]]) for each in machines}
-    count = len(machines) + 1
-    rows = np.zeros((len(ways) + count, count))
+    rows = np.zeros((len(ways) + len(machines), len(machines)))
     for row, way in enumerate(ways):
         rows[row, machines.index(way.start)] = rows[row, machines.index(way.end)] = 1.0
-        rows[row, -1] = lines[row]
-    rows[len(ways) :] = _ALIKE * np.eye(count)
-    *latencies, line_s = nnls(rows, np.array([way.latency_s for way in ways] + [0.0] * count))[0].tolist()
-    return Ends(ups, downs, dict(zip(machines, latencies, strict=True)), line_s)
+    rows[len(ways) :] = _ALIKE * np.eye(len(machines))
+    latencies, _ = nnls(rows, np.array([way.latency_s for way in ways] + [0.0] * len(machines)))
+    return Ends(ups, downs, dict(zip(machines, latencies.tolist(), strict=True)))
 
 
 def quick_seconds(ways: Sequence[Way]) -> dict[int, list[float]]:
@@ -133,8 +115,21 @@ def quick_seconds(ways: Sequence[Way]) -> dict[int, list[float]]:
     return found
 
 
-def racks_of(links: MeasuredLinks) -> Racks | None:
-    """Return racks with a line that their machines share; None without any.
+class Racks(NamedTuple):
+    """The rack of each machine, 0 for the server's, and the Mbit/s of the line to each other rack."""
+
+    of: Mapping[int, int]
+    mbit_s: float
+
+    def within(self, ways: Sequence[Way]) -> list[Way]:
+        """Return the ways that pass no line; who is alone in a rack has those of its line."""
+        alone = {rack for rack, count in Counter(self.of.values()).items() if count == 1}
+        pairs = [(way, {self.of[way.start], self.of[way.end]}) for way in ways]
+        return [way for way, both in pairs if len(both) == 1 or both & alone]
+
+
+def racks_of(links: MeasuredLinks) -> Racks:
+    """Return racks with a line that their machines share; one rack without any.
 
     Machines are of one rack if a way between them has what the quickest ways of both have. Ways between racks
     have less, and still less at once: else each connection has its own limit, and no line is shared.
@@ -148,8 +143,8 @@ def racks_of(links: MeasuredLinks) -> Racks | None:
     >>> racks_of(MeasuredLinks(0, (1, 2, 3), ways, shared))
     Racks(of={0: 0, 1: 0, 2: 1, 3: 1}, mbit_s=9.0)
     >>> alone = tuple(Way(each, 0, 0.001, {1: 80.0, 2: 8.9, 3: 8.8}[each]) for each in (1, 2, 3))
-    >>> racks_of(MeasuredLinks(0, (1, 2, 3), ways, alone)) is None
-    True
+    >>> racks_of(MeasuredLinks(0, (1, 2, 3), ways, alone))
+    Racks(of={0: 0, 1: 0, 2: 0, 3: 0}, mbit_s=inf)
     """
     machines = sorted({each for way in links.ways for each in (way.start, way.end)})
     most = {
@@ -163,11 +158,12 @@ def racks_of(links: MeasuredLinks) -> Racks | None:
         if way.mbit_s > _ACROSS * mbit_s:
             rack = {each: rack[way.start] if of == rack[way.end] else of for each, of in rack.items()}
     across = [way for way in links.ways if rack[way.start] != rack[way.end]]
+    one = Racks(dict.fromkeys({*machines, *links.workers, links.server}, 0), inf)
     if not across or links.server not in rack:
-        return None
+        return one
     line = median(way.mbit_s for way in across)
     there = [way for way in links.at_once if way.end == links.server and rack[way.start] != rack[way.end]]
     if len(there) < 2 or median(way.mbit_s for way in there) > _ACROSS * line:
-        return None
+        return one
     numbers = [rack[links.server], *sorted(set(rack.values()) - {rack[links.server]})]
     return Racks({each: numbers.index(of) for each, of in rack.items()}, line)
