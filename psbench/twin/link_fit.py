@@ -192,16 +192,16 @@ def fit_ends(
     The server's rate, at least what single messages have of it, and whether connections begin with a window
     are those with which messages take least more or less than what passes and twice the latency.
     """
-    racks = racks_of(links)
+    racks, machines = racks_of(links), links.workers
     within = racks.within(links.ways)
     ends, classes = ends_of(within), size_classes(quick_seconds(within))
     line_s = _line_s(links.ways, ends, racks)
     by_size = () if classes is None or len(classes.rates) < 2 else classes.rates
     own = _Links(
-        tuple([of[each] for each in links.workers] for of in (ends.up_mbit_s, ends.down_mbit_s)),
-        [ends.latency(each, links.server) + line_s * bool(racks.of[each]) for each in links.workers],
+        ([*map(ends.up_mbit_s.__getitem__, machines)], [*map(ends.down_mbit_s.__getitem__, machines)]),
+        [ends.latency(each, links.server) + line_s * bool(racks.of[each]) for each in machines],
         by_size,
-        [racks.of[each] for each in links.workers],
+        [racks.of[each] for each in machines],
         racks.mbit_s,
     )
     least = min(ends.up_mbit_s[links.server], ends.down_mbit_s[links.server])
@@ -220,7 +220,7 @@ def fit_ends(
     between = [way.latency_s for way in links.ways]
     found.cluster |= {
         "latency_s": [rounded(each) for each in own.latency_s],
-        "peer_latency_s": [rounded(ends.latency_s[each]) for each in links.workers],
+        "peer_latency_s": [rounded(ends.latency_s[each]) for each in machines],
         "server_latency_s": rounded(float(np.median(between))),
         "bandwidth_mbit_s": [rounded(each) for each in own.mbit_s[0]],
         "bandwidth_down_mbit_s": [rounded(each) for each in own.mbit_s[1]],

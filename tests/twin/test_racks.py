@@ -47,6 +47,7 @@ def test_a_line_is_found(fitted):
     assert fitted.not_reproduced == ""
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("strategy", ["asp", "backup_workers", "local_sgd", "all_reduce"])
 def test_strategies_are_predicted(fitted, strategy):
     found = ps.predict(fitted, [strategy], seeds=3).rows[0]

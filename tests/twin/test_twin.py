@@ -407,6 +407,7 @@ def test_energy_and_cost_of_an_epoch_are_predicted(measured, tmp_path):
         ("bsp", {"cluster.workers": 5}, "4 workers were measured, not 5"),
         ("bsp", {"batch_size": 1024}, "batch of 256 samples was not measured; only 16 to 32"),
         ("bsp", {"model.name": "cnn"}, "model.name was not measured"),
+        ("d_psgd", {}, "exchanges under 'gossip' were not measured; calibrate with links"),
         ("double_squeeze", {}, r"the time of codec one_bit\(.*bucket=64\) was not measured"),
     ],
 )

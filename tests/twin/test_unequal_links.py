@@ -67,6 +67,7 @@ def test_rates_and_latencies_are_found_by_end(fitted):
     assert fitted.not_reproduced == ""
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     "strategy", ["bsp", "ssp", "backup_workers", "local_sgd", "all_reduce", "d_psgd", "ad_psgd"]
 )
