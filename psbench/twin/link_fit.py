@@ -172,16 +172,21 @@ class _Links(NamedTuple):
         """Return the highest rate of a message of that size."""
         return min(self.mbit_s[way][worker], rate_at(self.by_size, num_bytes) or NO_LIMIT)
 
-    def passing(self, each: Exchanges, passage: Passage, shared: float, window: int) -> list[Doubles]:
-        """Return what a run's messages take beside their latency, both ways, with waits for a window."""
+    def passing(self, each: Exchanges, passage: Passage, shared: float) -> list[Doubles]:
+        """Return what a run's messages take to pass, both ways."""
         found = []
         workers, rack = each.worker.tolist(), np.array(self.rack)[each.worker]
         for way, (begin, size) in enumerate(_sent(each, passage)):
-            pairs = [*zip(workers, size.tolist(), strict=True)]
+            pairs = zip(workers, size.tolist(), strict=True)
             own = np.array([self.own_mbit_s(worker, way, num_bytes) for worker, num_bytes in pairs])
-            waits = [2 * self.latency_s[w] * extra_round_trips(num_bytes, window) for w, num_bytes in pairs]
-            found.append(passing_s(begin, size, shared, own, rack, self.line_mbit_s) + np.array(waits))
+            found.append(passing_s(begin, size, shared, own, rack, self.line_mbit_s))
         return found
+
+    def waiting(self, each: Exchanges, window: int) -> list[Doubles]:
+        """Return what a run's messages wait for a connection's first windows, both ways."""
+        round_trips = 2 * np.array(self.latency_s)[each.worker]
+        sizes = [size.tolist() for size in (each.bytes_up, each.bytes_down)]
+        return [round_trips * [extra_round_trips(bytes_, window) for bytes_ in own] for own in sizes]
 
 
 def fit_ends(
@@ -206,16 +211,16 @@ def fit_ends(
     )
     least = min(ends.up_mbit_s[links.server], ends.down_mbit_s[links.server])
     most = max(least, *map(sum, own.mbit_s))
-    best: tuple[float, float, int, list[list[Doubles]]] | None = None
-    for window in _WINDOWS:
-        for shared in np.unique(np.geomspace(least, most, _RATES)).tolist():
-            pairs = zip(measured, passages, strict=True)
-            passing = [own.passing(*pair, shared, window) for pair in pairs]
-            error = _misfit(measured, passages, passing, own.latency_s)
-            if best is None or error < best[0]:
-                best = error, shared, window, passing
-    assert best is not None
-    _, shared, window, passing = best
+    tried = list[tuple[float, float, int, list[list[Doubles]]]]()
+    for rate in np.unique(np.geomspace(least, most, _RATES)).tolist():
+        passes = [own.passing(*pair, rate) for pair in zip(measured, passages, strict=True)]
+        for size in _WINDOWS:
+            both = [
+                [one + more for one, more in zip(of_run, own.waiting(each, size), strict=True)]
+                for of_run, each in zip(passes, measured, strict=True)
+            ]
+            tried.append((_misfit(measured, passages, both, own.latency_s), rate, size, both))
+    _, shared, window, passing = min(tried, key=lambda each: each[0])
     _fit_latencies(found, measured, passages, passing)
     between = [way.latency_s for way in links.ways]
     found.cluster |= {
