@@ -89,7 +89,8 @@ def record_fit(name: str, folder: Path, again: bool) -> None:
     for number, probe in enumerate(probes, 1):
         say(f"{name}: probe {number} of {len(probes)}, {probe.title}")
         runs.append(run_experiment(with_stamps(probe)))
-    diagnosis = diagnose(experiment, on_step=lambda text: say(f"{name}: {text}"))
+    model_bytes = runs[0].meta["model_bytes"]
+    diagnosis = diagnose(experiment, on_step=lambda text: say(f"{name}: {text}"), also=model_bytes)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "diagnosis.json", json.dumps(_plain(diagnosis)))
     found.runs.pop("fit", None)
