@@ -9,6 +9,7 @@ machines have the resource `TRAIN`. Needs root, `ip` and /dev/net/tun.
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -215,6 +216,7 @@ def _received(into: socket.socket, until: float) -> tuple[int, float]:
 def main(name: str, *command: str) -> int:
     """Run a command on a network, or measure it."""
     network = NETWORKS[name]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces go
     if command:
         with cluster(network) as made:
             return subprocess.run([*made.enter(0), *command], check=False).returncode
