@@ -36,8 +36,9 @@ from psbench.training.build import Workload
 
 #: float32 entries of the vector whose transfer is timed, and how often what is timed
 _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
-#: sizes that are timed, smallest first; once one takes so many seconds no larger is: it would take too long
-_SIZES, _LONG_S = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.02
+#: sizes that are timed, smallest first; once one takes so many seconds beyond an empty one, and so many times
+#: the round trip, no larger is: it would take too long, and is known to be as fast as the link
+_SIZES, _LONG_S, _ROUND_TRIPS = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.02, 2
 #: bytes of the largest message
 _LARGEST = 1 << 30
 #: seconds that an answer may take before the link counts as none, and that one who answers waits for probes
@@ -167,6 +168,7 @@ def diagnose(
     experiment: Experiment,
     client: Client | None = None,
     on_step: Callable[[str], None] = lambda text: None,
+    also: int = 0,
 ) -> Diagnosis:
     """Examine the cluster of an experiment with its model; takes up to two minutes.
 
@@ -177,6 +179,8 @@ def diagnose(
     ----------
     on_step : callable
         Called with what begins, in words.
+    also : int, bytes
+        Of another message that is timed on each link, as of the model's.
 
     Raises
     ------
@@ -184,12 +188,15 @@ def diagnose(
         If there is no cluster, or it has no free worker.
     """
     with connected(experiment, min(4, len(roles_of(experiment))), client) as connection:
-        return _Doctor(connection, experiment, on_step).diagnose()
+        return _Doctor(connection, experiment, on_step, also).diagnose()
 
 
 class _Doctor:
-    def __init__(self, client: Client, experiment: Experiment, on_step: Callable[[str], None]) -> None:
+    def __init__(
+        self, client: Client, experiment: Experiment, on_step: Callable[[str], None], also: int = 0
+    ) -> None:
         self._client, self._experiment, self._on_step = client, experiment, on_step
+        self._sizes = sorted({*_SIZES, *({also // 4} if 0 < also // 4 <= _ENTRIES else ())})
         self._key, self._limits = RunKey(secrets.token_bytes(32)), experiment.connection
         room = room_on(client, self._limits)
         if not room.free:
@@ -285,7 +292,9 @@ class _Doctor:
 
     def _timed(self, ways: Mapping[tuple[str, str], Address]) -> dict[tuple[str, str], Link | None]:
         """Time these links at the same time."""
-        timings = {pair: self._start(pair[0], _time_link, address) for pair, address in ways.items()}
+        timings = {
+            pair: self._start(pair[0], _time_link, address, self._sizes) for pair, address in ways.items()
+        }
         return {pair: self._result(timing, pair[0]) for pair, timing in timings.items()}
 
     def _result(self, future: Future, worker: str) -> Any:
@@ -354,8 +363,11 @@ def _echo(experiment: Experiment, topic: str, worker: str) -> None:
                 socket.send(sender, msg.StateReply(message.tag, {"vector": vector[: message.tag]}))
 
 
-def _time_link(address: Address) -> Link | None:
-    """Return the measurements of a connection to that address; None without a connection."""
+def _time_link(address: Address, sizes: Sequence[int]) -> Link | None:
+    """Return the measurements of a connection to that address; None without a connection.
+
+    `sizes` of the messages are in entries of four bytes.
+    """
     with ClientSocket(address, take_key(), f"doctor {secrets.token_hex(4)}") as socket:
 
         def seconds(message: Message, times: int) -> float:
@@ -372,14 +384,14 @@ def _time_link(address: Address) -> Link | None:
         if math.isnan(round_trip):
             return None
         by_size = list[tuple[int, float, float]]()
-        for entries in _SIZES:
+        for entries in sizes:
             vector = {"vector": torch.zeros(entries)}
             up = seconds(msg.StateReply(0, vector), _TRANSFERS)
             down = seconds(msg.SendState(entries, False), _TRANSFERS)
             if math.isnan(up + down):
                 return None
             by_size.append((4 * entries, up - round_trip / 2, down - round_trip / 2))
-            if entries > _SIZES[0] and max(up, down) - round_trip > _LONG_S:
+            if entries > _SIZES[0] and max(up, down) - round_trip > max(_LONG_S, _ROUND_TRIPS * round_trip):
                 break
     megabits, pure = 32 * entries / 1e6, [max(whole / 10, whole - round_trip) for whole in (up, down)]
     return Link(round_trip / 2, megabits / pure[0], megabits / pure[1], tuple(by_size))
