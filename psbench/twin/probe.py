@@ -110,7 +110,7 @@ def measured_link(
 
     from psbench.backends.dask import diagnose
 
-    found = diagnose(experiment, on_step=on_step)
+    found = diagnose(experiment, on_step=on_step, with_steps=False)
     on_step(found.sampled)
     links = [link for link in found.links.values() if link is not None]
     if not links:
