@@ -313,7 +313,7 @@ class _Doctor:
                 break
             self._progress(
                 f"links: {len(found.links):,} of {most:,} timed, in round {number} of {len(all_rounds)}; "
-                f"at most {_LINKS_S:g} s",
+                f"at most {_LINKS_S:g} s, unless {_ROUNDS} rounds take longer",
                 begins=number == 1,
             )
             for ways in (pairs, [(end, start) for start, end in pairs]):

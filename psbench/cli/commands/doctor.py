@@ -117,7 +117,7 @@ def _steps_summary(found: Diagnosis) -> list[str]:
     if not found.steps:
         return []
     each = [*found.steps.values()]
-    a_sample = _spread([1e3 * steps.seconds_per_sample for steps in each], ".4g")
+    a_sample = _spread([1e3 * steps.seconds_per_sample for steps in each], ".3g")
     a_step = _spread([1e3 * steps.seconds_per_step for steps in each], ".3g")
     slowest = sorted(found.steps.items(), key=lambda item: -item[1].seconds_per_sample)[:_SLOWEST]
     return [
