@@ -266,7 +266,6 @@ class Experiment(Specification):
                 composition,
                 tolerance=self.stop.tolerance is not None,
                 corruptions=bool(self.cluster.corruptions),
-                link_times=self.cluster.link_time is not None,
             ):
                 raise ParameterError(f"{unfit} (strategy {composition.name!r})")
         if self.stop.target is not None:

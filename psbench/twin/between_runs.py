@@ -15,7 +15,7 @@ from psbench.percents import percent
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.twin.exchanges import last_version, relative_error
-from psbench.twin.fit import Fitted, latency_of
+from psbench.twin.fitted import Fitted, latency_of, rate_of
 from psbench.twin.replayed import without_gradients
 
 ClusterOf = Callable[[Experiment, int], Mapping[str, Any]]
@@ -120,12 +120,13 @@ def _reason(worst: BesideTwins, fitted: Mapping[str, Fitted]) -> str:
     workers = worst.runs[0].experiment.num_workers
     ends = [fitted.get(latency_of(end, workers)) for end in range(2 * workers)]
     known = {end % workers: each.value for end, each in enumerate(ends) if each is not None}
-    if known and max(known.values()) > _UNEQUAL * min(known.values()):
+    is_untimed = rate_of(0, "up") not in fitted
+    if is_untimed and known and max(known.values()) > _UNEQUAL * min(known.values()):
         slow, quick = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
         times = max(known.values()) / min(known.values())
         return (
             f"unequal links: messages of worker {slow} take {times:.2g} times those of worker {quick}, "
-            "but one rate is fitted to all links"
+            "but one rate is fitted to all links, which were not timed"
         )
     live = [run.log for run in worst.runs]
     parts = [relative_error(part, live, [worst.twin.log]) for part in ("steps", "messages")]

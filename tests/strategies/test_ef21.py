@@ -76,7 +76,11 @@ def test_a_run_goes_on_with_its_estimates(tmp_path):
     assert again.log.digest() == whole.log.digest()
 
 
-@pytest.mark.parametrize("back", [{}, {"rejoin_s": 0.35}], ids=["gone", "back"])
+@pytest.mark.parametrize(
+    "back",
+    [{}, {"rejoin_s": 0.35}, {"at_s": 0.302, "rejoin_s": 0.303}],
+    ids=["gone", "back", "back in the same round"],
+)
 def test_who_leaves_takes_its_estimate_along(back):
     """One that comes back begins with differences from 0, at both ends."""
     failure = {"worker": 2, "at_s": 0.3} | back
