@@ -104,7 +104,7 @@ def steady(workers, speed, updates=20):
     return ps.run(PLAIN.but(cluster=cluster, batch_size=32 * workers, stop={"updates": updates}))
 
 
-def test_the_deviation_between_runs_is_of_what_is_free_less_the_luck_of_twins():
+def test_the_luck_of_twins_is_taken_out_of_the_deviation_between_runs():
     """Five runs of two kinds of probe, so that three are free."""
     probes = [
         between_runs.BesideTwins([None] * len(apart), np.array(apart), variance, None)
