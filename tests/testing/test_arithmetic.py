@@ -359,7 +359,7 @@ SAID = {
     IgnoresWeights: r"IgnoresWeights.update: ignores the weights that on_commit decides",
     Doubles: r"Doubles.update: .* equal pushes with the weights .* move the model differently from one",
     Shrinks: r"Shrinks.update: all workers push the server's model unchanged, .* but the model changes",
-    SharesOfAll: r"SharesOfAll.update: all workers push .* unchanged, with the weights (0.167, ){4}0.167, but",
+    SharesOfAll: r"SharesOfAll.update: all workers push .* unchanged, with the weights (0.167, ){4}0.167",
     WeighsNaN: r"faulty_weighs_nan.*: on_commit: the weight of push \d+ is nan",
     TakesTheFirst: r"TakesTheFirst.update: push number 1 of \d has no effect",
     AddsInOrder: r"AddsInOrder.update: under a barrier the version depends on the order",
