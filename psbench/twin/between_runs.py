@@ -53,7 +53,7 @@ class BesideTwins(NamedTuple):
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the twins take as long as the runs: within 25 %, and what repeats differ by."""
+        """Return True if twins and runs take the same time within 25 % plus the standard error of repeats."""
         count = len(self.apart)
         luck = float(self.apart.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
         return abs(float(self.apart.mean())) <= math.log1p(_REPRODUCED) + luck

@@ -115,7 +115,7 @@ def measured_links(
     from psbench.backends.dask import diagnose
     from psbench.backends.dask.protocol.roles import COORDINATOR, worker_name
 
-    found = diagnose(experiment, on_step=on_step, also=model_bytes)
+    found = diagnose(experiment, on_step=on_step, also=model_bytes, with_steps=False)
     on_step(found.sampled)
     number = {address: place for place, address in enumerate(found.workers)}
     ways = [*_ways(found.links, number)]

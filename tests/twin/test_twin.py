@@ -104,6 +104,19 @@ def steady(workers, speed, updates=20):
     return ps.run(PLAIN.but(cluster=cluster, batch_size=32 * workers, stop={"updates": updates}))
 
 
+def test_the_luck_of_twins_is_taken_out_of_the_deviation_between_runs():
+    """Five runs of two kinds of probe, so that three are free."""
+    probes = [
+        between_runs.BesideTwins([None] * len(apart), np.array(apart), variance, None)
+        for apart, variance in (((0.1, -0.1, 0.2), 1e-3), ((0.0, 0.3), 2e-3))
+    ]
+    student = stats.t.ppf(0.95, 3) / stats.norm.ppf(0.95)
+    expected = np.sqrt(student**2 * 0.15 / 3 - (3 * 1e-3 + 2 * 2e-3) / 5)
+    assert between_runs.between_runs(probes) == (pytest.approx(expected), 3)
+    once = between_runs.BesideTwins([None], np.array([0.5]), 0.0, None)
+    assert between_runs.between_runs([once, once]) == (0.0, 0)
+
+
 def test_what_each_worker_differs_by_from_run_to_run_is_drawn():
     """Six runs, in each of which every worker is quicker or slower by some 5 % of its own."""
     factors = np.exp(0.05 * np.random.default_rng(3).standard_normal((6, 4)))
