@@ -204,7 +204,7 @@ def fit_ends(
     """
     racks, machines = racks_of(links), links.workers
     within = racks.within(links.ways)
-    ends, classes = ends_of(within), size_classes(quick_seconds(within))
+    ends, classes = ends_of(within, racks.within(links.at_once)), size_classes(quick_seconds(within))
     line_s = _line_s(links.ways, ends, racks)
     by_size = () if classes is None or len(classes.rates) < 2 else classes.rates
     own = _Links(
@@ -215,6 +215,7 @@ def fit_ends(
         racks.mbit_s,
     )
     least = min(ends.up_mbit_s[links.server], ends.down_mbit_s[links.server])
+    least = max(least, *map(_carried_mbit_s, measured))
     most = max(least, *map(sum, own.mbit_s))
     found.waits = waits = _waits(measured, own, ends, racks, links)
     beyond = [
@@ -247,6 +248,12 @@ def fit_ends(
     _say_ends(found, ends, links, within)
     if classes is not None:
         found.unknown += classes.unknown
+
+
+def _carried_mbit_s(each: Exchanges) -> float:
+    """Return what the server's link carried of a run, and a bit more: with less, messages would pile up."""
+    seconds = float(each.arrived_s.max() - each.released_s.min())
+    return 1.2 * MBIT * float(max(each.bytes_up.sum(), each.bytes_down.sum())) / seconds
 
 
 def _line_s(ways: Sequence[Way], ends: Ends, racks: Racks) -> float:

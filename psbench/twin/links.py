@@ -22,6 +22,8 @@ _LIMITS, _ROUNDS = 0.9, 5
 _QUICK = 0.8
 #: a way between racks has at most this share of what its ends have, and a shared line at once of its rate
 _ACROSS = 0.6
+#: quantile of the ways between racks that had the line alone
+_ALONE = 0.9
 
 
 class Way(NamedTuple):
@@ -63,11 +65,11 @@ class Ends(NamedTuple):
         return 0.0 if start == end else self.latency_s[start] + self.latency_s[end]
 
 
-def ends_of(ways: Sequence[Way]) -> Ends:
+def ends_of(ways: Sequence[Way], at_once: Sequence[Way] = ()) -> Ends:
     """Fit rates and latencies by end: a way is as fast as the slower of its ends, and latencies add up.
 
-    Of the fastest ends, which limit no way, the rate is a lower bound. Latencies are the least squares that
-    are not negative.
+    Of the fastest ends, which limit no way, the rate is a lower bound, as is what an end has beside others at
+    once. Latencies are the least squares that are not negative.
 
     Examples
     --------
@@ -81,9 +83,9 @@ def ends_of(ways: Sequence[Way]) -> Ends:
     >>> [round(each, 4) for each in ends.latency_s.values()]
     [0.0, 0.01, 0.02]
     """
-    machines = _machines(ways)
-    ups = {each: max(way.mbit_s for way in ways if way.start == each) for each in machines}
-    downs = {each: max(way.mbit_s for way in ways if way.end == each) for each in machines}
+    machines, all_ways = _machines(ways), [*ways, *at_once]
+    ups = {each: max(way.mbit_s for way in all_ways if way.start == each) for each in machines}
+    downs = {each: max(way.mbit_s for way in all_ways if way.end == each) for each in machines}
     for _ in range(_ROUNDS):
         out = {
             each: [w.mbit_s for w in ways if w.start == each and downs[w.end] >= _LIMITS * ups[each]]
@@ -215,7 +217,8 @@ def racks_of(links: MeasuredLinks) -> Racks:
     one = Racks(dict.fromkeys({*machines, *links.workers, links.server}, 0), inf)
     if not across or links.server not in rack:
         return one
-    line = median(way.mbit_s for way in across)
+    # ways that were timed at the same time had the line together
+    line = float(np.quantile([way.mbit_s for way in across], _ALONE))
     there = [way for way in links.at_once if way.end == links.server and rack[way.start] != rack[way.end]]
     if len(there) < 2 or median(way.mbit_s for way in there) > _ACROSS * line:
         return one
