@@ -184,7 +184,10 @@ def fit_ends(
     ends, classes = ends_of(links.ways), size_classes(quick_seconds(links.ways))
     by_size = () if classes is None or len(classes.rates) < 2 else classes.rates
     own = _Links(
-        tuple([of[each] for each in links.workers] for of in (ends.up_mbit_s, ends.down_mbit_s)),
+        (
+            [ends.up_mbit_s[each] for each in links.workers],
+            [ends.down_mbit_s[each] for each in links.workers],
+        ),
         [ends.latency(each, links.server) for each in links.workers],
         by_size,
     )
