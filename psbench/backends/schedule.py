@@ -60,7 +60,7 @@ class StopRules:
 
     @property
     def sees_movement(self) -> bool:
-        """Whether a rule uses the distance that the last update moved the model; see `Server.movement`."""
+        """Return True if a rule uses the distance of the last update (`Server.movement`)."""
         return self._stop.tolerance is not None
 
     @property
@@ -146,7 +146,7 @@ class UpdateSchedule:
 
     @property
     def may_be_due(self) -> bool:
-        """Whether this version may require an evaluation or end the run."""
+        """Return True if this version may require an evaluation or end the run."""
         view = self._view
         return view.samples >= self._from_samples or view.version >= self._from_version
 

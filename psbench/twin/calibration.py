@@ -25,17 +25,9 @@ from psbench.system.files import write_text
 from psbench.twin.between_runs import beside_twins, between_runs, between_sizes, not_reproduced
 from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_codec
 from psbench.twin.exchanges import exchanges_of
-from psbench.twin.fit import (
-    AT_ONCE,
-    HOP,
-    RUN_TO_RUN,
-    SPREAD,
-    Fitted,
-    MeasuredLink,
-    company_of,
-    fit,
-    latency_of,
-)
+from psbench.twin.fit import fit
+from psbench.twin.fitted import AT_ONCE, HOP, RUN_TO_RUN, SPREAD, Fitted, company_of, latency_of, rate_of
+from psbench.twin.links import MeasuredLinks
 from psbench.twin.size_classes import Z90
 
 #: of the file's format; another one is refused
@@ -77,7 +69,7 @@ class _Cluster(FileData):
     speed: list[float]
     link_time: _Links
     step_time: dict[str, Any]
-    latency_s: float
+    latency_s: float | list[float]
     server_bandwidth_mbit_s: float
 
 
@@ -153,7 +145,7 @@ class Calibration:
 
     @classmethod
     def of(
-        cls, runs: Sequence[Run], link: MeasuredLink | None = None, others: Sequence[Run] = ()
+        cls, runs: Sequence[Run], links: MeasuredLinks | None = None, others: Sequence[Run] = ()
     ) -> Calibration:
         """Fit a cluster to runs of one experiment under several strategies.
 
@@ -164,7 +156,7 @@ class Calibration:
         ParameterError, DataError
             See `psbench.twin.fit.fit`.
         """
-        found = fit(runs, link)
+        found = fit(runs, links)
         samples = [exchanges_of(run.log).samples for run in runs]
         spec = runs[0].experiment.spec()
         for key in _FIXED:
@@ -383,9 +375,17 @@ class Calibration:
             ends.append([each * factor for each in seconds])
         rate = self.cluster["server_bandwidth_mbit_s"] * alone / (slower * whole)
         was, now = drawn.get(HOP, (1.0, 1.0))
-        hop_s = self.cluster["latency_s"] * whole * now / was
-        both = {"latency_s": hop_s, "server_bandwidth_mbit_s": rate}
-        return {"link_time": {**links, "seconds": ends}, **both}
+        cluster = {"link_time": {**links, "seconds": ends}, "server_bandwidth_mbit_s": rate}
+        for name in ("latency_s", "peer_latency_s"):
+            if name in self.cluster:
+                cluster[name] = _times(self.cluster[name], whole * now / was)
+        for name, whither in (("bandwidth_mbit_s", "up"), ("bandwidth_down_mbit_s", "down")):
+            if isinstance(own := self.cluster.get(name), list):
+                ratios = [drawn[rate_of(place, whither)] for place in self._places]
+                cluster[name] = [
+                    each * now / (was * whole) for each, (was, now) in zip(own, ratios, strict=True)
+                ]
+        return cluster
 
     @property
     def _probed(self) -> int:
@@ -407,6 +407,9 @@ class Calibration:
             links = {**links, "seconds": both}
         speed = [self.cluster["speed"][each] for each in places]
         cluster = {**self.cluster, "workers": workers, "speed": speed, "link_time": links}
+        for name in _OF_LINKS:
+            if isinstance(own := self.cluster.get(name), list):
+                cluster[name] = [own[place] for place in places]
         if costs := self.cluster.get("costs"):
             cluster["costs"] = {
                 name: [each[place] for place in places] if isinstance(each, list) else each
@@ -423,10 +426,16 @@ class Calibration:
                 f"predict: a worker's batch of {share:g} samples was not measured; only {low} to {high} were"
             )
         for each in experiment.strategy.compositions:
-            if isinstance(each.placement, (PeerToPeer, Jobs)):
-                raise ParameterError(f"predict: exchanges under {each.placement.name!r} were not measured")
+            untimed = isinstance(each.placement, PeerToPeer) and "peer_latency_s" not in self.cluster
+            if untimed or isinstance(each.placement, Jobs):
+                why = "; calibrate with links" if untimed else ""
+                raise ParameterError(
+                    f"predict: exchanges under {each.placement.name!r} were not measured{why}"
+                )
 
 
+#: what a fitted cluster may have for each worker's link
+_OF_LINKS = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "peer_latency_s")
 #: of the experiment that was run, what a prediction replaces
 _NOT_KEPT = (
     "strategy",
@@ -451,6 +460,10 @@ def _spread(step_time: Mapping[str, Any], drawn: tuple[float, float] | None) -> 
         shrunk = [max(0.01, 1.0 + (each - 1.0) * now / was) for each in step_time["factors"]]
         return {**step_time, "factors": shrunk}
     return dict(step_time)
+
+
+def _times(value: float | list[float], factor: float) -> float | list[float]:
+    return [each * factor for each in value] if isinstance(value, list) else value * factor
 
 
 def _four(value: float) -> float:

@@ -20,10 +20,10 @@ from distributed.comm import get_address_host
 
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
-from psbench.backends.dask.placement import room_on
+from psbench.backends.dask.placement import place_with_resources, room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.roles import Address, RunKey, roles_of
+from psbench.backends.dask.protocol.roles import COORDINATOR, Address, RunKey, roles_of
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.reach import check_reach
 from psbench.backends.dask.rpc import ask
@@ -75,7 +75,8 @@ class Diagnosis:
     """The findings; `problems` in words. Links are by (from, to), steps by Dask worker.
 
     `links` were timed in pairs of workers, each worker in one pair at a time, and not all pairs where that
-    would take too long; `at_once` are those to the first worker, all at the same time.
+    would take too long; `at_once` are those to the server's worker, all at the same time. `placed` says where
+    the roles of a run would be now, as far as there is room.
     """
 
     workers: list[str]
@@ -83,6 +84,7 @@ class Diagnosis:
     at_once: dict[tuple[str, str], Link | None] = field(default_factory=dict)
     steps: dict[str, MeasuredSteps] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    placed: dict[str, str] = field(default_factory=dict)
 
     @property
     def sampled(self) -> str:
@@ -192,7 +194,8 @@ class _Doctor:
         room = room_on(client, self._limits)
         if not room.free:
             raise BackendError(f"the Dask cluster at {client.scheduler.address} has no free worker")
-        self._room, self._found = room, Diagnosis(sorted(room.free))
+        placed = place_with_resources(roles_of(experiment), room, self._limits.hosts)
+        self._room, self._found = room, Diagnosis(sorted(room.free), placed=placed)
 
     def diagnose(self) -> Diagnosis:
         """Run all checks in the order of their dependencies."""
@@ -272,11 +275,12 @@ class _Doctor:
             for ways in (pairs, [(end, start) for start, end in pairs]):
                 with self._echoes([end for _, end in ways]) as addresses:
                     found.links |= self._timed({pair: addresses[pair[1]] for pair in ways})
-        first, *others = found.workers
+        server = found.placed.get(COORDINATOR, found.workers[0])
+        others = [worker for worker in found.workers if worker != server]
         if len(others) > 1:
-            self._on_step(f"links: {len(others)} at once to one worker")
-            with self._echoes([first]) as addresses:
-                found.at_once = self._timed({(other, first): addresses[first] for other in others})
+            self._on_step(f"links: {len(others)} at once to the server's worker")
+            with self._echoes([server]) as addresses:
+                found.at_once = self._timed({(other, server): addresses[server] for other in others})
         found.problems += bad_links(found.links)
 
     def _timed(self, ways: Mapping[tuple[str, str], Address]) -> dict[tuple[str, str], Link | None]:

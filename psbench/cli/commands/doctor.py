@@ -88,6 +88,8 @@ def _text(found: Diagnosis) -> str:
     if found.links:
         lines.append(f"  {found.sampled}")
     if rates := [link.up_mbit_s for link in found.at_once.values() if link is not None]:
-        lines.append(f"  {len(rates)} at once to {found.workers[0]}: {sum(rates):.0f} Mbit/s together")
+        lines.append(
+            f"  {len(rates)} at once to {next(iter(found.at_once))[1]}: {sum(rates):.0f} Mbit/s together"
+        )
     lines += [f"problem: {problem}" for problem in found.problems] or ["no problems found"]
     return "\n".join(lines)

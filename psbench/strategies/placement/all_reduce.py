@@ -88,7 +88,7 @@ class AllReduce(Ring):
 
     @property
     def has_groups(self) -> bool:
-        """Whether workers may add up in groups first."""
+        """Return True if workers may add up in groups first."""
         return self.algorithm != "ring"
 
     def groups(

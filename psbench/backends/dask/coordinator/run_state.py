@@ -164,7 +164,7 @@ class RunState:
 
     @property
     def averages(self) -> bool:
-        """Whether the run's model is the mean of the workers' own models, which diverge between averages."""
+        """Return True if the run's model is the mean of workers' models, which diverge between averages."""
         return self.composition.keeps_steps or isinstance(self.composition.placement, PeerToPeer)
 
 
@@ -261,7 +261,7 @@ class EvaluationState:
 
     @property
     def is_full(self) -> bool:
-        """Whether training should wait for the evaluator."""
+        """Return True if training should wait for the evaluator."""
         return len(self.pending) > self.room
 
 

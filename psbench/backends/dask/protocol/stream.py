@@ -452,7 +452,7 @@ class StreamClient(Closing):
 
     @property
     def lost(self) -> bool:
-        """Whether the connection is closed; earlier frames can still be read."""
+        """Return True if the connection is closed; earlier frames can still be read."""
         self._connection.look()
         return self._connection.gone
 
