@@ -284,22 +284,6 @@ def test_the_rest_of_a_payload_that_waits_to_be_read_is_a_sign_of_life(clock: Cl
         await_true(lambda: server.receive(0) is None and not server.peers)
 
 
-def test_a_reader_whose_messages_come_late_stops_polling() -> None:
-    """It sleeps at once after some waits, and polls again after an early message."""
-    with ExitStack() as ends:
-        own, other = (ends.enter_context(end) for end in socket.socketpair())
-        waiting = connection.Connection(own)
-        for _ in range(30):
-            assert not waiting.wait(0.001)
-        began, cpu = time.perf_counter(), time.thread_time()
-        assert not waiting.wait(0.05)
-        assert time.thread_time() - cpu < connection._SPIN_S < time.perf_counter() - began
-        assert waiting._spin_s < 1e-6
-        other.sendall(b"x")
-        assert waiting.wait(0.05)
-        assert waiting._spin_s == connection._SPIN_S
-
-
 def test_a_server_that_still_loads_is_not_taken_for_gone(either: ServerSocket) -> None:
     """It listens, and answers nobody before it is ready."""
     with ClientSocket(either.address, KEY, "early", PeerPatience(silence_s=1e-3)) as client:

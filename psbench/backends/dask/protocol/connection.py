@@ -31,7 +31,7 @@ HEAD = struct.Struct("<BBxxIQ")
 _HEAD_BYTES = HEAD.size
 #: small frames are read whole, and several at once
 _BUFFER = 1 << 16
-#: maximum seconds that a reader polls without sleeping: the duration of a small model's update
+#: seconds that a reader polls without sleeping: a small model's update takes that long
 _SPIN_S = 2e-4
 #: buffers that are read and dropped at the end
 _UNREAD = 1 << 10
@@ -77,7 +77,6 @@ class Connection:
         self._transmit: Callable[[list[memoryview | bytes]], int] = end.sendmsg
         self._poller = select.poll()
         self._poller.register(self._number, select.POLLIN)
-        self._spin_s = _SPIN_S
         self.gone = self.is_met = False
         self.name: str | None = None
         self._largest_body, self._largest_payload = _GREETING, 0
@@ -130,20 +129,16 @@ class Connection:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until data can be read, at most `timeout_s`; return whether it can."""
-        if timeout_s <= 0:
-            return bool(self._poller.poll(0))
-        began = time.perf_counter()
-        is_ready = self._spin(began + self._spin_s) or bool(self._poller.poll(round(timeout_s * 1000)))
-        # polling for a message that comes late wastes a core: the next wait polls for half as long
-        is_early = is_ready and time.perf_counter() - began < _SPIN_S
-        self._spin_s = _SPIN_S if is_early else self._spin_s / 2
-        return is_ready
+        if timeout_s > 0 and self._comes_soon():
+            return True
+        return bool(self._poller.poll(max(0, round(timeout_s * 1000))))
 
-    def _spin(self, until: float) -> bool:
-        """Poll without sleeping: a wake-up takes as long as a server's answer to a small push.
+    def _comes_soon(self) -> bool:
+        """Poll for a moment without sleeping: waking takes as long as a server's answer to a small push.
 
         Other threads may have the core meanwhile.
         """
+        until = time.perf_counter() + _SPIN_S
         while time.perf_counter() < until:
             if self._poller.poll(0):
                 return True
