@@ -257,7 +257,7 @@ def test_telemetry_counts_what_the_summary_counts(monkeypatch):
         Telemetry("toy")
 
 
-def test_telemetry_of_a_run_that_returns_to_a_checkpoint_counts_what_is_new():
+def test_telemetry_of_a_run_that_goes_back_counts_new_rows_only():
     """The run began before its first rows were read, and rows that are kept are not counted again."""
     exporter = pytest.importorskip(
         "opentelemetry.sdk.trace.export.in_memory_span_exporter"

@@ -435,7 +435,7 @@ class Calibration:
 
 
 #: what a fitted cluster may have for each worker's link
-_OF_LINKS = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "peer_latency_s")
+_OF_LINKS = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "peer_latency_s", "racks")
 #: of the experiment that was run, what a prediction replaces
 _NOT_KEPT = (
     "strategy",

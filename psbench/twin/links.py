@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 from statistics import median
 from typing import NamedTuple
 
@@ -15,6 +17,8 @@ _ALIKE = 1e-3
 _LIMITS, _ROUNDS = 0.9, 5
 #: ways of at least this share of the highest rate tell what software makes of a message's size
 _QUICK = 0.8
+#: a way between racks has at most this share of what its ends have, and a shared line at once of its rate
+_ACROSS = 0.6
 
 
 class Way(NamedTuple):
@@ -109,3 +113,57 @@ def quick_seconds(ways: Sequence[Way]) -> dict[int, list[float]]:
             for num_bytes, seconds in way.seconds:
                 found.setdefault(num_bytes, []).append(seconds)
     return found
+
+
+class Racks(NamedTuple):
+    """The rack of each machine, 0 for the server's, and the Mbit/s of the line to each other rack."""
+
+    of: Mapping[int, int]
+    mbit_s: float
+
+    def within(self, ways: Sequence[Way]) -> list[Way]:
+        """Return the ways that pass no line; who is alone in a rack has those of its line."""
+        alone = {rack for rack, count in Counter(self.of.values()).items() if count == 1}
+        pairs = [(way, {self.of[way.start], self.of[way.end]}) for way in ways]
+        return [way for way, both in pairs if len(both) == 1 or both & alone]
+
+
+def racks_of(links: MeasuredLinks) -> Racks:
+    """Return racks with a line that their machines share; one rack without any.
+
+    Machines are of one rack if a way between them has what the quickest ways of both have. Ways between racks
+    have less, and still less at once: else each connection has its own limit, and no line is shared.
+
+    Examples
+    --------
+    >>> rack = {0: 0, 1: 0, 2: 1, 3: 1}
+    >>> pairs = [(a, b) for a in rack for b in rack if a != b]
+    >>> ways = tuple(Way(a, b, 0.001, 90.0 if rack[a] == rack[b] else 9.0) for a, b in pairs)
+    >>> shared = tuple(Way(each, 0, 0.001, {1: 80.0, 2: 4.5, 3: 4.4}[each]) for each in (1, 2, 3))
+    >>> racks_of(MeasuredLinks(0, (1, 2, 3), ways, shared))
+    Racks(of={0: 0, 1: 0, 2: 1, 3: 1}, mbit_s=9.0)
+    >>> alone = tuple(Way(each, 0, 0.001, {1: 80.0, 2: 8.9, 3: 8.8}[each]) for each in (1, 2, 3))
+    >>> racks_of(MeasuredLinks(0, (1, 2, 3), ways, alone))
+    Racks(of={0: 0, 1: 0, 2: 0, 3: 0}, mbit_s=inf)
+    """
+    machines = sorted({each for way in links.ways for each in (way.start, way.end)})
+    most = {
+        (each, of): max((way.mbit_s for way in links.ways if getattr(way, of) == each), default=0.0)
+        for each in machines
+        for of in ("start", "end")
+    }
+    whole = {way: min(most[way.start, "start"], most[way.end, "end"]) for way in links.ways}
+    rack = {each: each for each in machines}
+    for way, mbit_s in whole.items():
+        if way.mbit_s > _ACROSS * mbit_s:
+            rack = {each: rack[way.start] if of == rack[way.end] else of for each, of in rack.items()}
+    across = [way for way in links.ways if rack[way.start] != rack[way.end]]
+    one = Racks(dict.fromkeys({*machines, *links.workers, links.server}, 0), inf)
+    if not across or links.server not in rack:
+        return one
+    line = median(way.mbit_s for way in across)
+    there = [way for way in links.at_once if way.end == links.server and rack[way.start] != rack[way.end]]
+    if len(there) < 2 or median(way.mbit_s for way in there) > _ACROSS * line:
+        return one
+    numbers = [rack[links.server], *sorted(set(rack.values()) - {rack[links.server]})]
+    return Racks({each: numbers.index(of) for each, of in rack.items()}, line)

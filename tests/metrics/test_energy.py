@@ -10,6 +10,8 @@ from psbench.backends.dask import energy_meters
 from psbench.backends.dask.energy_meters import EnergyMeters
 from psbench.cli import main
 from psbench.clusters.connection import ConnectionSettings
+from psbench.clusters.costs import Costs
+from psbench.core.log import EventLog, Kind
 from psbench.system.rapl import RaplMeter
 from psbench.testing import toy_experiment
 
@@ -90,6 +92,18 @@ def test_unused_work_and_the_sum_over_machines():
     total = run.summary()["energy"]
     assert total == {name: pytest.approx(table[name].sum()) for name in total}
     assert {"joules", "waiting_joules", "unused_joules", "cost", "spot_cost"} < {*total}
+
+
+@pytest.mark.parametrize(("weight", "unused_s"), [(1.0, 0.0), (0.0, 1.5)])
+def test_work_that_is_applied_with_weight_0_is_unused(weight, unused_s):
+    log = EventLog()
+    log.add(Kind.JOIN, 0.0, 0)
+    log.add(Kind.RELEASE, 0.0, 0)
+    log.add(Kind.PUSH, 2.0, 0, 0, 0, 4, 1, compute_s=1.5)
+    log.add(Kind.APPLY, 2.0, 0, 0, 1, 4, 1, loss=weight)
+    found = metrics.energy(log, {"costs": Costs(busy_watts=100).facts(1)})
+    assert found["unused_s"].tolist() == [unused_s]
+    assert found["unused_joules"].tolist() == [100 * unused_s]
 
 
 @pytest.mark.parametrize("servers", [1, 2])
