@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+import torch
 from torch import Tensor
 
 from psbench.backends.dask.protocol.decoder import MessageRefused
@@ -179,8 +180,9 @@ class Connection:
             body = bytes(self._view[self._start + _HEAD_BYTES : self._start + end])
             self._start += end
             if entries:
-                self._payload = new_payload(type_number, entries)
-                self._into, self._head = bytes_of(self._payload), (kind, body)
+                memory = new_payload(type_number, entries)
+                self._payload, self._into = torch.from_numpy(memory), memoryview(memory).cast("B")
+                self._head = kind, body
             elif kind != _HEARTBEAT or not self.is_met:
                 return Frame(kind, body, None)
         return self._take_payload()
