@@ -20,10 +20,10 @@ from distributed.comm import get_address_host
 
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
-from psbench.backends.dask.placement import room_on
+from psbench.backends.dask.placement import place_with_resources, room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.roles import Address, RunKey, roles_of
+from psbench.backends.dask.protocol.roles import COORDINATOR, Address, RunKey, roles_of
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.reach import check_reach
 from psbench.backends.dask.rpc import ask
@@ -36,8 +36,9 @@ from psbench.training.build import Workload
 
 #: float32 entries of the vector whose transfer is timed, and how often what is timed
 _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
-#: sizes that are timed, smallest first; once one takes so many seconds no larger is: it would take too long
-_SIZES, _LONG_S = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.02
+#: sizes that are timed, smallest first; once one takes so many seconds beyond an empty one, and so many times
+#: the round trip, no larger is: it would take too long, and is known to be as fast as the link
+_SIZES, _LONG_S, _ROUND_TRIPS = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.02, 2
 #: bytes of the largest message
 _LARGEST = 1 << 30
 #: seconds that an answer may take before the link counts as none, and that one who answers waits for probes
@@ -80,7 +81,8 @@ class Diagnosis:
 
     `steps` were timed on at least one worker of each machine, and not on all where that would take too long.
     `links` were timed in pairs of workers, each worker in one pair at a time, and not all pairs where that
-    would take too long; `at_once` are those to the first worker, all at the same time.
+    would take too long; `at_once` are those to the server's worker, all at the same time. `placed` says where
+    the roles of a run would be now, as far as there is room.
     """
 
     workers: list[str]
@@ -88,6 +90,7 @@ class Diagnosis:
     at_once: dict[tuple[str, str], Link | None] = field(default_factory=dict)
     steps: dict[str, MeasuredSteps] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    placed: dict[str, str] = field(default_factory=dict)
 
     @property
     def num_machines(self) -> int:
@@ -195,6 +198,7 @@ def diagnose(
     client: Client | None = None,
     on_step: Callable[[str], None] = lambda text: None,
     *,
+    also: int = 0,
     with_steps: bool = True,
 ) -> Diagnosis:
     """Examine the cluster of an experiment with its model; takes up to two minutes.
@@ -206,6 +210,8 @@ def diagnose(
     ----------
     on_step : callable
         Called with what begins, in words.
+    also : int, bytes
+        The size of one more message that is timed on each link, for example that of the model.
     with_steps : bool
         Whether steps of the model are timed.
 
@@ -215,18 +221,22 @@ def diagnose(
         If there is no cluster, or it has no free worker.
     """
     with connected(experiment, min(4, len(roles_of(experiment))), client) as connection:
-        return _Doctor(connection, experiment, on_step).diagnose(with_steps=with_steps)
+        return _Doctor(connection, experiment, on_step, also).diagnose(with_steps=with_steps)
 
 
 class _Doctor:
-    def __init__(self, client: Client, experiment: Experiment, on_step: Callable[[str], None]) -> None:
+    def __init__(
+        self, client: Client, experiment: Experiment, on_step: Callable[[str], None], also: int = 0
+    ) -> None:
         self._client, self._experiment, self._on_step = client, experiment, on_step
+        self._sizes = sorted({*_SIZES, *({also // 4} if 0 < also // 4 <= _ENTRIES else ())})
         self._next_line_s = 0.0
         self._key, self._limits = RunKey(secrets.token_bytes(32)), experiment.connection
         room = room_on(client, self._limits)
         if not room.free:
             raise BackendError(f"the Dask cluster at {client.scheduler.address} has no free worker")
-        self._room, self._found = room, Diagnosis(sorted(room.free))
+        placed = place_with_resources(roles_of(experiment), room, self._limits.hosts)
+        self._room, self._found = room, Diagnosis(sorted(room.free), placed=placed)
 
     def diagnose(self, *, with_steps: bool) -> Diagnosis:
         """Run all checks in the order of their dependencies."""
@@ -319,16 +329,19 @@ class _Doctor:
             for ways in (pairs, [(end, start) for start, end in pairs]):
                 with self._echoes([end for _, end in ways]) as addresses:
                     found.links |= self._timed({pair: addresses[pair[1]] for pair in ways})
-        first, *others = found.workers
+        server = found.placed.get(COORDINATOR, found.workers[0])
+        others = [worker for worker in found.workers if worker != server]
         if len(others) > 1:
-            self._on_step(f"links: {len(others)} at once to one worker")
-            with self._echoes([first]) as addresses:
-                found.at_once = self._timed({(other, first): addresses[first] for other in others})
+            self._on_step(f"links: {len(others)} at once to the server's worker")
+            with self._echoes([server]) as addresses:
+                found.at_once = self._timed({(other, server): addresses[server] for other in others})
         found.problems += bad_links(found.links)
 
     def _timed(self, ways: Mapping[tuple[str, str], Address]) -> dict[tuple[str, str], Link | None]:
         """Time these links at the same time."""
-        timings = {pair: self._start(pair[0], _time_link, address) for pair, address in ways.items()}
+        timings = {
+            pair: self._start(pair[0], _time_link, address, self._sizes) for pair, address in ways.items()
+        }
         return {pair: self._result(timing, pair[0]) for pair, timing in timings.items()}
 
     def _result(self, future: Future, worker: str) -> Any:
@@ -397,8 +410,11 @@ def _echo(experiment: Experiment, topic: str, worker: str) -> None:
                 socket.send(sender, msg.StateReply(message.tag, {"vector": vector[: message.tag]}))
 
 
-def _time_link(address: Address) -> Link | None:
-    """Return the measurements of a connection to that address; None without a connection."""
+def _time_link(address: Address, sizes: Sequence[int]) -> Link | None:
+    """Return the measurements of a connection to that address; None without a connection.
+
+    `sizes` of the messages are in entries of four bytes.
+    """
     with ClientSocket(address, take_key(), f"doctor {secrets.token_hex(4)}") as socket:
 
         def seconds(message: Message, times: int) -> float:
@@ -415,14 +431,14 @@ def _time_link(address: Address) -> Link | None:
         if math.isnan(round_trip):
             return None
         by_size = list[tuple[int, float, float]]()
-        for entries in _SIZES:
+        for entries in sizes:
             vector = {"vector": torch.zeros(entries)}
             up = seconds(msg.StateReply(0, vector), _TRANSFERS)
             down = seconds(msg.SendState(entries, False), _TRANSFERS)
             if math.isnan(up + down):
                 return None
             by_size.append((4 * entries, up - round_trip / 2, down - round_trip / 2))
-            if entries > _SIZES[0] and max(up, down) - round_trip > _LONG_S:
+            if entries > _SIZES[0] and max(up, down) - round_trip > max(_LONG_S, _ROUND_TRIPS * round_trip):
                 break
     megabits, pure = 32 * entries / 1e6, [max(whole / 10, whole - round_trip) for whole in (up, down)]
     return Link(round_trip / 2, megabits / pure[0], megabits / pure[1], tuple(by_size))

@@ -126,7 +126,7 @@ class Record:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether the run can restart without a loss: it has a checkpoint, or no update has been applied."""
+        """Return True if a restart loses nothing: there is a checkpoint, or no update has been applied."""
         return self._last is not None or not len(self.log.of_kind(Kind.APPLY)["row"])
 
     def go_back(self) -> str:

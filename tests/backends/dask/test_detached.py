@@ -85,7 +85,8 @@ def test_a_reader_has_every_row_once_through_cuts_and_directors(
     with watching_start(shown):
         reader.read()
     assert shown.rows() == first.starting.rows() != []
-    row(first.log, 1.0, 2.0, 3.0, text="a")
+    row(first.log, 1.0, text="a")
+    row(first.log, 2.0, 3.0, text="is cut")
     for _ in range(2):
         reader.read()
     assert content(reader.log) == content(first.log)
@@ -95,6 +96,7 @@ def test_a_reader_has_every_row_once_through_cuts_and_directors(
     for _ in range(3):
         reader.read()
         late.read()
+        assert reader.log.rows()["text"].max() < len(reader.log.texts)  # no row is there before its text
     assert content(reader.log) == content(late.log) == content(first.log)
     first.log.truncate(1, 2)  # which the reader does not see any more
     link.director = second
@@ -123,9 +125,10 @@ def test_only_the_newest_director_may_write(client: Client) -> None:
     with pytest.raises(Superseded):
         first.check()
     second.check()
+    registry.report("fenced", first.start, words="of the first")
     found = registry.run("fenced")
     assert found is not None
-    assert (found.starts, found.state) == (2, "lost")
+    assert (found.starts, found.state, found.words) == (2, "lost", "")
     for name in ("fenced", "fenced-2"):
         registry.remove(name)
 

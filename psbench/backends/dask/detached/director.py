@@ -185,7 +185,7 @@ class Director(Writer):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the Dask worker closes: the scheduler starts another director elsewhere."""
+        """Return True if the Dask worker closes: the scheduler starts another director elsewhere."""
         return self._worker.status not in (Status.running, Status.paused)
 
     def _watch(self) -> None:

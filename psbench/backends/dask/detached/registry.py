@@ -60,7 +60,7 @@ class Listed(NamedTuple):
 
     @property
     def state(self) -> State:
-        """Whether the run goes on, has ended, or lacks the task that would direct it."""
+        """The state of the run: running, ended, or lost because no task directs it."""
         if self.status or self.task in ("memory", "erred"):
             return "ended"
         return "running" if self.task else "lost"
