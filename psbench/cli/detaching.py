@@ -71,6 +71,8 @@ def follow(run: DetachedRun, targets: Sequence[str] = ()) -> Run:
     while not run.facts and run.read():
         pass
     if run.experiment is None or not run.facts:
+        if targets:
+            say(f"{run.name} has ended: nothing is reported to {', '.join(targets)}")
         return run.wait()
     with (
         telemetry(targets, run.name) as reported,

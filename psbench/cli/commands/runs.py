@@ -70,7 +70,7 @@ def run_command(
       psbench run experiment.yaml --out runs/first
       psbench run experiment.yaml --set strategy.staleness_bound=5 --seed 1
       psbench run --set strategy=ssp --set cluster=hermes --set stop.epochs=5 --json
-      psbench run experiment.yaml --backend dask --scheduler tcp://10.0.0.1:8786
+      psbench run experiment.yaml --scheduler tcp://10.0.0.1:8786
       psbench run experiment.yaml --set checkpoint_every=1 --out runs/first --resume
       psbench run experiment.yaml --scheduler tcp://10.0.0.1:8786 --detach
       psbench run experiment.yaml --telemetry prometheus:9464
@@ -80,6 +80,8 @@ def run_command(
         "connection.scheduler_file": None if scheduler_file is None else str(scheduler_file),
     }
     values = read_settings(settings) | {name: value for name, value in given.items() if value is not None}
+    if detach or scheduler is not None or scheduler_file is not None:  # only this backend has a scheduler
+        values = {"backend": "dask"} | values
     if detach:
         if telemetry:
             raise SpecError(
@@ -87,7 +89,7 @@ def run_command(
             )
         from psbench.cli.detaching import submit_detached
 
-        experiment = read_experiment(spec, {"backend": "dask"} | values)
+        experiment = read_experiment(spec, values)
         return submit_detached(experiment, out, overwrite=overwrite, resume=go_on, as_json=as_json)
     experiment, start = read_experiment(spec, values), None
     if go_on:
