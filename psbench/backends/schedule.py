@@ -219,6 +219,8 @@ def next_checkpoint(epoch: float, every: float | None) -> float:
 
     >>> next_checkpoint(1.25, 0.5), next_checkpoint(1.5, 0.5), next_checkpoint(3.0, None)
     (1.5, 2.0, inf)
+    >>> next_checkpoint(0.3, 0.1)  # although 0.3 / 0.1 is a little below 3
+    0.4
     """
     return math.inf if every is None else every * (math.floor(epoch / every + 1e-9) + 1)
 

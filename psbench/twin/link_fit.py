@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from psbench.arrays import Booleans, Doubles, Integers
-from psbench.clusters.network import extra_round_trips
 from psbench.clusters.shared_link import SharedLink
 from psbench.twin.codecs import mean_and_width
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, as_quick_both_ways
 from psbench.twin.fitted import AT_ONCE, HOP, Fit, Fitted, company_of, latency_of, rate_of, rounded
-from psbench.twin.links import Ends, MeasuredLinks, Racks, Way, ends_of, quick_seconds, racks_of
+from psbench.twin.links import (
+    Ends,
+    MeasuredLinks,
+    Racks,
+    Waits,
+    Way,
+    ends_of,
+    parts_of,
+    quick_seconds,
+    racks_of,
+    waits_of,
+)
 from psbench.twin.sharing import Passage, seconds_alone, shared_s
 from psbench.twin.size_classes import MBIT, Z90, rate_at, size_classes
 from psbench.twin.variation import kept
@@ -24,8 +35,8 @@ NO_LIMIT = 1e6
 _KEPT_OF_LINK = 64
 #: the shortest time on a shared link that differs from none
 _NOTHING_S = 1e-9
-#: first windows of a connection that are tried, bytes (none, and TCP's), and rates of the server's link
-_WINDOWS, _RATES = (0, 14_480), 8
+#: rates of the server's link that are tried
+_RATES = 8
 
 
 def fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequence[Passage]) -> None:
@@ -182,20 +193,14 @@ class _Links(NamedTuple):
             found.append(passing_s(begin, size, shared, own, rack, self.line_mbit_s))
         return found
 
-    def waiting(self, each: Exchanges, window: int) -> list[Doubles]:
-        """Return what a run's messages wait for a connection's first windows, both ways."""
-        round_trips = 2 * np.array(self.latency_s)[each.worker]
-        sizes = [size.tolist() for size in (each.bytes_up, each.bytes_down)]
-        return [round_trips * [extra_round_trips(bytes_, window) for bytes_ in own] for own in sizes]
-
 
 def fit_ends(
     found: Fit, measured: Sequence[Exchanges], passages: Sequence[Passage], links: MeasuredLinks
 ) -> None:
     """Fit each worker's rates up and down and its latency to timed messages, and what the server's link has.
 
-    The server's rate, at least what single messages have of it, and whether connections begin with a window
-    are those with which messages take least more or less than what passes and twice the latency.
+    The server's rate, at least what single messages have of it, is the one with which messages take least
+    more or less than what passes, twice the latency, and what a message of that size waits.
     """
     racks, machines = racks_of(links), links.workers
     within = racks.within(links.ways)
@@ -211,16 +216,16 @@ def fit_ends(
     )
     least = min(ends.up_mbit_s[links.server], ends.down_mbit_s[links.server])
     most = max(least, *map(sum, own.mbit_s))
-    tried = list[tuple[float, float, int, list[list[Doubles]]]]()
+    found.waits = waits = _waits(measured, own, ends, racks, links)
+    beyond = [
+        2 * latency_s + up + back
+        for latency_s, up, back in zip(own.latency_s, waits.up, waits.back, strict=True)
+    ]
+    tried = list[tuple[float, float, list[list[Doubles]]]]()
     for rate in np.unique(np.geomspace(least, most, _RATES)).tolist():
         passes = [own.passing(*pair, rate) for pair in zip(measured, passages, strict=True)]
-        for size in _WINDOWS:
-            both = [
-                [one + more for one, more in zip(of_run, own.waiting(each, size), strict=True)]
-                for of_run, each in zip(passes, measured, strict=True)
-            ]
-            tried.append((_misfit(measured, passages, both, own.latency_s), rate, size, both))
-    _, shared, window, passing = min(tried, key=lambda each: each[0])
+        tried.append((_misfit(measured, passages, passes, beyond), rate, passes))
+    _, shared, passing = min(tried, key=lambda each: each[0])
     _fit_latencies(found, measured, passages, passing)
     between = [way.latency_s for way in links.ways]
     found.cluster |= {
@@ -237,8 +242,6 @@ def fit_ends(
             "rack_bandwidth_mbit_s": rounded(racks.mbit_s),
             "rack_latency_s": rounded(line_s),
         }
-    if window:
-        found.cluster["first_window_bytes"] = window
     if by_size:
         found.cluster["achieved_rates"] = [list(each) for each in by_size]
     _say_ends(found, ends, links, within)
@@ -258,16 +261,35 @@ def _line_s(ways: Sequence[Way], ends: Ends, racks: Racks) -> float:
     return max(0.0, float(np.median(beyond))) if over else 0.0
 
 
+def _waits(
+    measured: Sequence[Exchanges], own: _Links, ends: Ends, racks: Racks, links: MeasuredLinks
+) -> Waits:
+    """Return what messages of the size of the runs' models wait, from the timed messages."""
+    num_bytes = max(int(each.bytes_down.max()) for each in measured)
+
+    def rate(start: int, end: int) -> float:
+        of_size = rate_at(own.by_size, num_bytes) or NO_LIMIT
+        return min(ends.rate(start, end), of_size, inf if racks.of[start] == racks.of[end] else racks.mbit_s)
+
+    waits, server = waits_of(links.ways, num_bytes, rate), links.server
+    parts = parts_of(waits)
+    return Waits(
+        tuple(waits.get((each, server), 0.0) for each in links.workers),
+        tuple(waits.get((server, each), 0.0) for each in links.workers),
+        tuple(parts[each] for each in links.workers),
+    )
+
+
 def _misfit(
     measured: Sequence[Exchanges],
     passages: Sequence[Passage],
     passing: Sequence[Sequence[Doubles]],
-    latency_s: Sequence[float],
+    beyond_s: Sequence[float],
 ) -> float:
-    """Return by how much messages, both ways together, deviate from what passes and their latencies."""
-    latencies, error = np.array(latency_s), 0.0
+    """Return by how much messages, both ways together, deviate from what passes and what is beyond it."""
+    beyond, error = np.array(beyond_s), 0.0
     for each, passage, (up, down) in zip(measured, passages, passing, strict=True):
-        took = passage.took_s[0] + passage.took_s[1] - up - down - 2 * latencies[each.worker]
+        took = passage.took_s[0] + passage.took_s[1] - up - down - beyond[each.worker]
         error += float(np.abs(took[passage.counts]).sum())
     return error
 

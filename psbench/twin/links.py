@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from statistics import median
-from typing import NamedTuple
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
+
+from psbench.twin.exchanges import SHORTEST_S
+from psbench.twin.size_classes import MBIT
 
 #: latencies of ends that explain as much are small and alike: weight of that, beside the measured ones
 _ALIKE = 1e-3
@@ -78,7 +81,7 @@ def ends_of(ways: Sequence[Way]) -> Ends:
     >>> [round(each, 4) for each in ends.latency_s.values()]
     [0.0, 0.01, 0.02]
     """
-    machines = sorted({each for way in ways for each in (way.start, way.end)})
+    machines = _machines(ways)
     ups = {each: max(way.mbit_s for way in ways if way.start == each) for each in machines}
     downs = {each: max(way.mbit_s for way in ways if way.end == each) for each in machines}
     for _ in range(_ROUNDS):
@@ -92,12 +95,63 @@ def ends_of(ways: Sequence[Way]) -> Ends:
         }
         ups = {each: median(out[each] or [ups[each]]) for each in machines}
         downs = {each: median(into[each] or [downs[each]]) for each in machines}
-    rows = np.zeros((len(ways) + len(machines), len(machines)))
-    for row, way in enumerate(ways):
-        rows[row, machines.index(way.start)] = rows[row, machines.index(way.end)] = 1.0
-    rows[len(ways) :] = _ALIKE * np.eye(len(machines))
-    latencies, _ = nnls(rows, np.array([way.latency_s for way in ways] + [0.0] * len(machines)))
-    return Ends(ups, downs, dict(zip(machines, latencies.tolist(), strict=True)))
+    return Ends(ups, downs, parts_of(_by_pair(ways, [way.latency_s for way in ways])))
+
+
+def _machines(ways: Sequence[Way]) -> list[int]:
+    return sorted({each for way in ways for each in (way.start, way.end)})
+
+
+def _by_pair(ways: Sequence[Way], seconds: Sequence[float]) -> dict[tuple[int, int], float]:
+    """Return the mean seconds from each machine to each other: a way may have been timed from both ends."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for way, each in zip(ways, seconds, strict=True):
+        found.setdefault((way.start, way.end), []).append(each)
+    return {pair: fmean(each) for pair, each in found.items()}
+
+
+def parts_of(seconds: Mapping[tuple[int, int], float]) -> dict[int, float]:
+    """Return each machine's part, not negative, of the seconds between machines, as both parts add up.
+
+    >>> {each: round(part, 3) for each, part in parts_of({(0, 1): 1.0, (0, 2): 2.0, (1, 2): 3.0}).items()}
+    {0: 0.0, 1: 1.0, 2: 2.0}
+    """
+    machines = sorted({each for pair in seconds for each in pair})
+    rows = np.zeros((len(seconds) + len(machines), len(machines)))
+    for row, pair in enumerate(seconds):
+        rows[row, [machines.index(each) for each in pair]] = 1.0
+    rows[len(seconds) :] = _ALIKE * np.eye(len(machines))
+    parts, _ = nnls(rows, np.array([*seconds.values(), *[0.0] * len(machines)]))
+    return dict(zip(machines, parts.tolist(), strict=True))
+
+
+def waits_of(
+    ways: Sequence[Way], num_bytes: int, rate: Callable[[int, int], float]
+) -> dict[tuple[int, int], float]:
+    """Return what a message waits on each way beyond its latency and what it takes to pass; seconds.
+
+    A connection that does not know its link sends with pauses, which are longer the longer a round trip is.
+    Between sizes that were timed it is interpolated.
+
+    Parameters
+    ----------
+    ways : sequence of Way
+    num_bytes : int
+    rate : callable
+        Mbit/s from one machine to another.
+
+    Examples
+    --------
+    >>> way = Way(0, 1, 0.5, 8.0, ((1_000_000, 1.75), (3_000_000, 4.25)))
+    >>> waits_of([way], 2_000_000, lambda start, end: 8.0)
+    {(0, 1): 0.5}
+    """
+    waits = []
+    for way in ways:
+        sizes = [(0, way.latency_s), *way.seconds]
+        beyond = [s - way.latency_s - MBIT * size / rate(way.start, way.end) for size, s in sizes]
+        waits.append(float(np.interp(num_bytes, [size for size, _ in sizes], beyond)))
+    return {pair: max(0.0, wait_s) for pair, wait_s in _by_pair(ways, waits).items()}
 
 
 def quick_seconds(ways: Sequence[Way]) -> dict[int, list[float]]:
@@ -167,3 +221,36 @@ def racks_of(links: MeasuredLinks) -> Racks:
         return one
     numbers = [rack[links.server], *sorted(set(rack.values()) - {rack[links.server]})]
     return Racks({each: numbers.index(of) for each, of in rack.items()}, line)
+
+
+class Waits(NamedTuple):
+    """Seconds that a model's message waits beyond its latency and what it takes to pass, by worker.
+
+    `up` and `back`: to the servers and back; `peers`: each worker's part between two of them.
+    """
+
+    up: tuple[float, ...]
+    back: tuple[float, ...]
+    peers: tuple[float, ...]
+
+    def of(self, places: Sequence[int]) -> Waits:
+        """Return those of workers at these places."""
+        return Waits(*(tuple(own[place] for place in places) for own in self))
+
+    def times(self, factor: float) -> Waits:
+        """Return all longer by a factor."""
+        return Waits(*(tuple(factor * each for each in own) for own in self))
+
+    def without_vectors(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a cluster on which messages to the servers and back have no vector, and do not wait."""
+        links = cluster["link_time"]
+        seconds = [
+            [max(each - wait_s, SHORTEST_S) for each in end]
+            for end, wait_s in zip(links["seconds"], [*self.up, *self.back], strict=True)
+        ]
+        return {**cluster, "link_time": {**links, "seconds": seconds}}
+
+    def of_models(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a cluster on which messages between workers are models, which wait."""
+        both = zip(cluster["peer_latency_s"], self.peers, strict=True)
+        return {**cluster, "peer_latency_s": [latency_s + wait_s for latency_s, wait_s in both]}

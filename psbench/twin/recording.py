@@ -215,7 +215,7 @@ class _Recorder:
         experiment = self._given or emulated(sizes.workers)
         # before and after the others: a machine whose load changes is measured as it was on average
         self._probe("fit", experiment)
-        if self._given is not None and experiment.num_workers > 1:
+        if self._given is not None and experiment.num_workers > 1 and "fit" in found.runs:
             self._say("links between workers")
             model_bytes = found.runs["fit"][0].meta["model_bytes"]
             found.links = measured_links(experiment.but(backend="dask"), model_bytes=model_bytes)
