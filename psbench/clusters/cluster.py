@@ -40,7 +40,7 @@ _LATER = (
     *("throttles", "corruptions", "service", "link_time", "first_window_bytes", "paces_live_runs"),
     *("link_sharing", "cores", "achieved_rates", "costs"),
     *("workers_per_host", "host_bandwidth_mbit_s", "host_latency_s", "peer_latency_s"),
-    *("racks", "rack_bandwidth_mbit_s"),
+    *("racks", "rack_bandwidth_mbit_s", "rack_latency_s"),
 )
 
 
@@ -102,6 +102,8 @@ class Cluster(Part):
     racks : list of int
         The rack of each worker; the servers are in rack 0. Every other rack has a line of
         `rack_bandwidth_mbit_s` each way, which all messages into it and out of it share.
+    rack_latency_s : float, seconds
+        Of such a line, between workers; that to the servers is part of the workers' `latency_s`.
     paces_live_runs : bool
         Whether a live worker waits after each step until that has taken what it takes in virtual time, with
         the same draws: machines are emulated with the variation of their times, and a busy computer matters
@@ -181,6 +183,9 @@ class Cluster(Part):
     racks: tuple[NonNegativeInt, ...] = parameter((), "rack of each worker, 0: the servers'; empty: no racks")
     rack_bandwidth_mbit_s: float = parameter(
         10_000.0, "line of a rack per direction, shared by its workers", unit="Mbit/s", gt=0
+    )
+    rack_latency_s: float = parameter(
+        0.0, "latency of a rack's line one way, between workers", unit="s", ge=0
     )
     costs: Costs | None = parameter(None, "watts and prices of the machines; none: not known")
 

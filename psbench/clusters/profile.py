@@ -81,6 +81,7 @@ class Profile:
     peer_latency_s: tuple[float, ...] | None = None
     racks: tuple[int, ...] = ()
     rack_bandwidth_mbit_s: float = 10_000.0
+    rack_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"
@@ -124,9 +125,10 @@ class Profile:
 
     def between_s(self, one: int, other: int) -> float:
         """Return the latency between two workers, seconds."""
+        over_lines = self.rack_latency_s * len(self.lines(one, other))
         if self.peer_latency_s is None:
-            return max(self.latency_s[one], self.latency_s[other])
-        return self.peer_latency_s[one] + self.peer_latency_s[other]
+            return max(self.latency_s[one], self.latency_s[other]) + over_lines
+        return self.peer_latency_s[one] + self.peer_latency_s[other] + over_lines
 
     def lines(self, one: int, other: int) -> list[tuple[str, int]]:
         """Return the lines that a message from one worker to another passes: out of a rack, into one."""

@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from psbench.clusters import make_cluster
-from psbench.core.collective import Jobs
-from psbench.core.peer_to_peer import PeerToPeer
+from psbench.core.collective import Collective, Jobs
+from psbench.core.peer_to_peer import AnyPeers, PeerToPeer
 from psbench.core.typed_data import FileData, typed
 from psbench.errors import DataError, ParameterError, naming
 from psbench.experiment import Experiment
@@ -27,7 +27,7 @@ from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_c
 from psbench.twin.exchanges import exchanges_of
 from psbench.twin.fit import fit
 from psbench.twin.fitted import AT_ONCE, HOP, RUN_TO_RUN, SPREAD, Fitted, company_of, latency_of, rate_of
-from psbench.twin.links import MeasuredLinks
+from psbench.twin.links import MeasuredLinks, Waits
 from psbench.twin.size_classes import Z90
 
 #: of the file's format; another one is refused
@@ -84,6 +84,7 @@ class _Profile(FileData):
     between_runs: NonNegativeFloat = 0.0
     between_sizes: NonNegativeFloat = 0.0
     codecs: dict[str, Coding] = {}
+    waits: Waits | None = None
     not_reproduced: str = ""
     cluster: _Cluster
     experiment: dict[str, Any]
@@ -94,6 +95,8 @@ class _Profile(FileData):
         found = self.cluster.workers, len(self.cluster.speed), len(self.cluster.link_time.seconds)
         if found != (workers, workers, 2 * workers):
             raise ValueError(f"cluster: must have the {workers} workers of holds_for")
+        if self.waits is not None and {*map(len, self.waits)} != {workers}:
+            raise ValueError(f"waits: must be those of the {workers} workers of holds_for")
         if not all(self.cluster.link_time.seconds):
             raise ValueError("cluster.link_time.seconds: one direction of a link has no measurement")
         return self
@@ -125,6 +128,8 @@ class Calibration:
     not_reproduced : str
         Why predictions are refused: the probe that the fitted cluster reproduces worst, with the likely
         reason; empty if it reproduces all.
+    waits : Waits or None
+        What models' messages wait, where links were timed.
     doublings : float
         How often the workers are doubled, or halved, from those that were measured; see `of_workers`.
     """
@@ -142,6 +147,7 @@ class Calibration:
     codecs: Mapping[str, Coding] = field(default_factory=dict)
     not_reproduced: str = ""
     doublings: float = 0.0
+    waits: Waits | None = None
 
     @classmethod
     def of(
@@ -179,6 +185,7 @@ class Calibration:
             remarks=(f"runs: {strategies}", *found.remarks),
             experiment=spec,
             codecs=found.codecs,
+            waits=found.waits,
         )
         return measured._compared_with(runs, others)
 
@@ -187,7 +194,7 @@ class Calibration:
 
         def cluster_of(each: Experiment, seed: int) -> dict[str, Any]:
             own = self.of_workers(each.num_workers).drawn(seed)
-            return with_codec(own.cluster, self.codecs.get(codecs_of(each), NO_CODING))
+            return with_codec(own._links_for(each), self.codecs.get(codecs_of(each), NO_CODING))
 
         probes = beside_twins(runs, cluster_of)
         deviation, free = between_runs(probes)
@@ -233,6 +240,7 @@ class Calibration:
             "between_runs": self.between_runs,
             **({"between_sizes": self.between_sizes} if self.between_sizes else {}),
             **({"codecs": codecs} if codecs else {}),
+            **({} if self.waits is None else {"waits": _in_lists(self.waits)}),
             **({"not_reproduced": self.not_reproduced} if self.not_reproduced else {}),
             "cluster": dict(self.cluster),
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
@@ -273,6 +281,7 @@ class Calibration:
             remarks=found.remarks,
             experiment=found.experiment,
             codecs=found.codecs,
+            waits=found.waits,
             between_runs=found.between_runs,
             between_sizes=found.between_sizes,
             not_reproduced=found.not_reproduced,
@@ -322,9 +331,21 @@ class Calibration:
         ParameterError
             If that was not measured.
         """
-        found = with_codec(self.cluster, coding_for(experiment.strategy.compositions, self.codecs))
+        coding = coding_for(experiment.strategy.compositions, self.codecs)
+        found = with_codec(self._links_for(experiment), coding)
         costs = experiment.cluster.costs
         return found if costs is None else {**found, "costs": costs.model_dump()}
+
+    def _links_for(self, experiment: Experiment) -> dict[str, Any]:
+        """Return the cluster with latencies of the messages that the strategy sends."""
+        found, placements = dict(self.cluster), [each.placement for each in experiment.strategy.compositions]
+        if self.waits is None or not all(isinstance(each, (Collective, PeerToPeer)) for each in placements):
+            return found
+        found = self.waits.without_vectors(found)
+        is_gossip = all(
+            isinstance(each, PeerToPeer) and not isinstance(each, AnyPeers) for each in placements
+        )
+        return self.waits.of_models(found) if is_gossip else found
 
     def drawn(self, seed: int) -> Calibration:
         """Return a copy with numbers drawn from their confidence intervals, for a seed.
@@ -351,7 +372,8 @@ class Calibration:
         if service := self.cluster.get("service"):
             cluster["service"] = {name: each * whole for name, each in service.items()}
         codecs = {name: Coding(*(each * whole for each in own)) for name, own in self.codecs.items()}
-        return replace(self, cluster=cluster, codecs=codecs)
+        waits = None if self.waits is None else self.waits.times(whole)
+        return replace(self, cluster=cluster, codecs=codecs, waits=waits)
 
     def _drawn(self, name: str, rng: np.random.Generator) -> tuple[float, float]:
         """Return the fitted value, and one drawn from its interval, at least a tenth of it."""
@@ -416,7 +438,8 @@ class Calibration:
                 for name, each in costs.items()
             }
         doublings = self.doublings + math.log2(workers / self.workers)
-        return replace(self, cluster=cluster, workers=workers, doublings=doublings)
+        waits = None if self.waits is None else self.waits.of(places)
+        return replace(self, cluster=cluster, workers=workers, doublings=doublings, waits=waits)
 
     def _check(self, experiment: Experiment) -> None:
         low, high = self.samples
@@ -435,7 +458,7 @@ class Calibration:
 
 
 #: what a fitted cluster may have for each worker's link
-_OF_LINKS = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "peer_latency_s")
+_OF_LINKS = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "peer_latency_s", "racks")
 #: of the experiment that was run, what a prediction replaces
 _NOT_KEPT = (
     "strategy",
@@ -464,6 +487,10 @@ def _spread(step_time: Mapping[str, Any], drawn: tuple[float, float] | None) -> 
 
 def _times(value: float | list[float], factor: float) -> float | list[float]:
     return [each * factor for each in value] if isinstance(value, list) else value * factor
+
+
+def _in_lists(waits: Waits) -> dict[str, list[float]]:
+    return {name: [*map(_four, own)] for name, own in waits._asdict().items()}
 
 
 def _four(value: float) -> float:

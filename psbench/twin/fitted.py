@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from psbench.twin.codecs import Coding
+from psbench.twin.links import Waits
 
 #: numbers of a fit that bands hold: how steps vary within a run and between, what messages cost each other
 SPREAD = "deviation of a step, share of its mean"
@@ -32,6 +33,7 @@ class Fit:
     unknown: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     codecs: dict[str, Coding] = field(default_factory=dict)
+    waits: Waits | None = None
 
 
 def latency_of(end: int, workers: int) -> str:

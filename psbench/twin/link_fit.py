@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from psbench.arrays import Booleans, Doubles, Integers
-from psbench.clusters.network import extra_round_trips
 from psbench.clusters.shared_link import SharedLink
 from psbench.twin.codecs import mean_and_width
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, as_quick_both_ways
 from psbench.twin.fitted import AT_ONCE, HOP, Fit, Fitted, company_of, latency_of, rate_of, rounded
-from psbench.twin.links import Ends, MeasuredLinks, ends_of, quick_seconds
+from psbench.twin.links import (
+    Ends,
+    MeasuredLinks,
+    Racks,
+    Waits,
+    Way,
+    ends_of,
+    parts_of,
+    quick_seconds,
+    racks_of,
+    waits_of,
+)
 from psbench.twin.sharing import Passage, seconds_alone, shared_s
 from psbench.twin.size_classes import MBIT, Z90, rate_at, size_classes
 from psbench.twin.variation import kept
@@ -24,8 +35,8 @@ NO_LIMIT = 1e6
 _KEPT_OF_LINK = 64
 #: the shortest time on a shared link that differs from none
 _NOTHING_S = 1e-9
-#: first windows of a connection that are tried, bytes (none, and TCP's), and rates of the server's link
-_WINDOWS, _RATES = (0, 14_480), 8
+#: rates of the server's link that are tried
+_RATES = 8
 
 
 def fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequence[Passage]) -> None:
@@ -127,18 +138,27 @@ def _rate_at_once(found: Fit, measured: Sequence[Exchanges], passages: Sequence[
     return MBIT * largest / value
 
 
-def passing_s(begin: Doubles, size: Integers, mbit_s: float, own_mbit_s: Doubles | None = None) -> Doubles:
+def passing_s(
+    begin: Doubles,
+    size: Integers,
+    mbit_s: float,
+    own_mbit_s: Doubles | None = None,
+    rack: Integers | None = None,
+    line_mbit_s: float = NO_LIMIT,
+) -> Doubles:
     """Return the transfer times of messages that share a link with that rate equally.
 
-    At most it had the rate of its own link, `own_mbit_s`, if given.
+    At most it had the rate of its own link, `own_mbit_s`, if given, and a share of the line to its rack.
 
     >>> passing_s(np.array([0.0, 0.5]), np.array([125_000, 125_000]), 1.0).tolist()
     [1.5, 1.5]
     """
-    link, order = SharedLink(mbit_s / MBIT), np.argsort(begin, kind="stable").tolist()
+    link = SharedLink(mbit_s / MBIT, line_mbit_s / MBIT)
+    order = np.argsort(begin, kind="stable").tolist()
+    racks = [0] * len(begin) if rack is None else rack.tolist()
     own = np.full(len(begin), mbit_s) if own_mbit_s is None else own_mbit_s
     for each in order:
-        link.begin(each, float(size[each]), float(own[each]) / MBIT, float(begin[each]))
+        link.begin(each, float(size[each]), float(own[each]) / MBIT, float(begin[each]), racks[each])
     return np.array([link.ends(each) for each in range(len(begin))]) - begin
 
 
@@ -151,25 +171,26 @@ def _queued(each: Exchanges, busy_s: float) -> Booleans:
 
 
 class _Links(NamedTuple):
-    """The links of workers: Mbit/s up and down of each, seconds to the server, and rates by bytes."""
+    """The links of workers: Mbit/s up and down of each, seconds to the server, rates by bytes, and racks."""
 
     mbit_s: tuple[Sequence[float], Sequence[float]]
     latency_s: Sequence[float]
     by_size: Sequence[tuple[float, float]]
+    rack: Sequence[int]
+    line_mbit_s: float
 
     def own_mbit_s(self, worker: int, way: int, num_bytes: float) -> float:
         """Return the highest rate of a message of that size."""
         return min(self.mbit_s[way][worker], rate_at(self.by_size, num_bytes) or NO_LIMIT)
 
-    def passing(self, each: Exchanges, passage: Passage, shared: float, window: int) -> list[Doubles]:
-        """Return what a run's messages take beside their latency, both ways, with waits for a window."""
+    def passing(self, each: Exchanges, passage: Passage, shared: float) -> list[Doubles]:
+        """Return what a run's messages take to pass, both ways."""
         found = []
-        workers = each.worker.tolist()
+        workers, rack = each.worker.tolist(), np.array(self.rack)[each.worker]
         for way, (begin, size) in enumerate(_sent(each, passage)):
-            pairs = [*zip(workers, size.tolist(), strict=True)]
+            pairs = zip(workers, size.tolist(), strict=True)
             own = np.array([self.own_mbit_s(worker, way, num_bytes) for worker, num_bytes in pairs])
-            waits = [2 * self.latency_s[w] * extra_round_trips(num_bytes, window) for w, num_bytes in pairs]
-            found.append(passing_s(begin, size, shared, own) + np.array(waits))
+            found.append(passing_s(begin, size, shared, own, rack, self.line_mbit_s))
         return found
 
 
@@ -178,66 +199,106 @@ def fit_ends(
 ) -> None:
     """Fit each worker's rates up and down and its latency to timed messages, and what the server's link has.
 
-    The server's rate, at least what single messages have of it, and whether connections begin with a window
-    are those with which messages take least more or less than what passes and twice the latency.
+    The server's rate, at least what single messages have of it, is the one with which messages take least
+    more or less than what passes, twice the latency, and what a message of that size waits.
     """
-    ends, classes = ends_of(links.ways), size_classes(quick_seconds(links.ways))
+    racks, machines = racks_of(links), links.workers
+    within = racks.within(links.ways)
+    ends, classes = ends_of(within), size_classes(quick_seconds(within))
+    line_s = _line_s(links.ways, ends, racks)
     by_size = () if classes is None or len(classes.rates) < 2 else classes.rates
     own = _Links(
-        tuple([of[each] for each in links.workers] for of in (ends.up_mbit_s, ends.down_mbit_s)),
-        [ends.latency(each, links.server) for each in links.workers],
+        ([*map(ends.up_mbit_s.__getitem__, machines)], [*map(ends.down_mbit_s.__getitem__, machines)]),
+        [ends.latency(each, links.server) + line_s * bool(racks.of[each]) for each in machines],
         by_size,
+        [racks.of[each] for each in machines],
+        racks.mbit_s,
     )
     least = min(ends.up_mbit_s[links.server], ends.down_mbit_s[links.server])
     most = max(least, *map(sum, own.mbit_s))
-    best: tuple[float, float, int, list[list[Doubles]]] | None = None
-    for window in _WINDOWS:
-        for shared in np.unique(np.geomspace(least, most, _RATES)).tolist():
-            pairs = zip(measured, passages, strict=True)
-            passing = [own.passing(*pair, shared, window) for pair in pairs]
-            error = _misfit(measured, passages, passing, own.latency_s)
-            if best is None or error < best[0]:
-                best = error, shared, window, passing
-    assert best is not None
-    _, shared, window, passing = best
+    found.waits = waits = _waits(measured, own, ends, racks, links)
+    beyond = [
+        2 * latency_s + up + back
+        for latency_s, up, back in zip(own.latency_s, waits.up, waits.back, strict=True)
+    ]
+    tried = list[tuple[float, float, list[list[Doubles]]]]()
+    for rate in np.unique(np.geomspace(least, most, _RATES)).tolist():
+        passes = [own.passing(*pair, rate) for pair in zip(measured, passages, strict=True)]
+        tried.append((_misfit(measured, passages, passes, beyond), rate, passes))
+    _, shared, passing = min(tried, key=lambda each: each[0])
     _fit_latencies(found, measured, passages, passing)
-    between = [ends.latency(way.start, way.end) for way in links.ways]
+    between = [way.latency_s for way in links.ways]
     found.cluster |= {
         "latency_s": [rounded(each) for each in own.latency_s],
-        "peer_latency_s": [rounded(ends.latency_s[each]) for each in links.workers],
+        "peer_latency_s": [rounded(ends.latency_s[each]) for each in machines],
         "server_latency_s": rounded(float(np.median(between))),
         "bandwidth_mbit_s": [rounded(each) for each in own.mbit_s[0]],
         "bandwidth_down_mbit_s": [rounded(each) for each in own.mbit_s[1]],
         "server_bandwidth_mbit_s": rounded(shared),
     }
-    if window:
-        found.cluster["first_window_bytes"] = window
+    if any(own.rack):
+        found.cluster |= {
+            "racks": list(own.rack),
+            "rack_bandwidth_mbit_s": rounded(racks.mbit_s),
+            "rack_latency_s": rounded(line_s),
+        }
     if by_size:
         found.cluster["achieved_rates"] = [list(each) for each in by_size]
-    _say_ends(found, ends, links)
+    _say_ends(found, ends, links, within)
     if classes is not None:
         found.unknown += classes.unknown
+
+
+def _line_s(ways: Sequence[Way], ends: Ends, racks: Racks) -> float:
+    """Return the latency that the line to a rack adds to those of the ends, seconds."""
+    over = [way for way in ways if racks.of[way.start] != racks.of[way.end]]
+    # between two racks other than the server's there are two lines
+    lines = [bool(racks.of[way.start]) + bool(racks.of[way.end]) for way in over]
+    beyond = [
+        (way.latency_s - ends.latency(way.start, way.end)) / count
+        for way, count in zip(over, lines, strict=True)
+    ]
+    return max(0.0, float(np.median(beyond))) if over else 0.0
+
+
+def _waits(
+    measured: Sequence[Exchanges], own: _Links, ends: Ends, racks: Racks, links: MeasuredLinks
+) -> Waits:
+    """Return what messages of the size of the runs' models wait, from the timed messages."""
+    num_bytes = max(int(each.bytes_down.max()) for each in measured)
+
+    def rate(start: int, end: int) -> float:
+        of_size = rate_at(own.by_size, num_bytes) or NO_LIMIT
+        return min(ends.rate(start, end), of_size, inf if racks.of[start] == racks.of[end] else racks.mbit_s)
+
+    waits, server = waits_of(links.ways, num_bytes, rate), links.server
+    parts = parts_of(waits)
+    return Waits(
+        tuple(waits.get((each, server), 0.0) for each in links.workers),
+        tuple(waits.get((server, each), 0.0) for each in links.workers),
+        tuple(parts[each] for each in links.workers),
+    )
 
 
 def _misfit(
     measured: Sequence[Exchanges],
     passages: Sequence[Passage],
     passing: Sequence[Sequence[Doubles]],
-    latency_s: Sequence[float],
+    beyond_s: Sequence[float],
 ) -> float:
-    """Return by how much messages, both ways together, deviate from what passes and their latencies."""
-    latencies, error = np.array(latency_s), 0.0
+    """Return by how much messages, both ways together, deviate from what passes and what is beyond it."""
+    beyond, error = np.array(beyond_s), 0.0
     for each, passage, (up, down) in zip(measured, passages, passing, strict=True):
-        took = passage.took_s[0] + passage.took_s[1] - up - down - 2 * latencies[each.worker]
+        took = passage.took_s[0] + passage.took_s[1] - up - down - beyond[each.worker]
         error += float(np.abs(took[passage.counts]).sum())
     return error
 
 
-def _say_ends(found: Fit, ends: Ends, links: MeasuredLinks) -> None:
+def _say_ends(found: Fit, ends: Ends, links: MeasuredLinks, within: Sequence[Way]) -> None:
     """Add the rates of each worker's link with their intervals, and who shares one."""
     for worker, machine in enumerate(links.workers):
         for whither, rates, of in (("up", ends.up_mbit_s, "start"), ("down", ends.down_mbit_s, "end")):
-            ways = [way for way in links.ways if getattr(way, of) == machine]
+            ways = [way for way in within if getattr(way, of) == machine]
             ratios = [way.mbit_s / ends.rate(way.start, way.end) for way in ways]
             wide = Z90 * float(np.std(ratios)) / len(ratios) ** 0.5 * rates[machine]
             rate = Fitted(

@@ -97,7 +97,7 @@ def calibrate(
     links = None
     if with_links and experiment.num_workers > 1:
         on_step("links between workers")
-        links = measured_links(experiment.but(backend="dask"), on_step)
+        links = measured_links(experiment.but(backend="dask"), on_step, runs[0].meta["model_bytes"])
     found = Calibration.of(runs, links)
     if load < _BUSY or experiment.has_scheduler:
         return found
@@ -106,13 +106,16 @@ def calibrate(
 
 
 def measured_links(
-    experiment: Experiment, on_step: Callable[[str], None] = lambda text: None
+    experiment: Experiment, on_step: Callable[[str], None] = lambda text: None, model_bytes: int = 0
 ) -> MeasuredLinks | None:
-    """Return the timed links between Dask workers, and where a run would be; None without connections."""
+    """Return the timed links between Dask workers, and where a run would be; None without connections.
+
+    With `model_bytes` a message of that size is timed too.
+    """
     from psbench.backends.dask import diagnose
     from psbench.backends.dask.protocol.roles import COORDINATOR, worker_name
 
-    found = diagnose(experiment, on_step=on_step)
+    found = diagnose(experiment, on_step=on_step, also=model_bytes, with_steps=False)
     on_step(found.sampled)
     number = {address: place for place, address in enumerate(found.workers)}
     ways = [*_ways(found.links, number)]

@@ -213,11 +213,12 @@ class _Recorder:
         found, sizes, began = self._found, self._sizes, time.monotonic()
         found.load = os.getloadavg()[0] / (os.cpu_count() or 1)
         experiment = self._given or emulated(sizes.workers)
-        if self._given is not None and experiment.num_workers > 1:
-            self._say("links between workers")
-            found.links = measured_links(experiment.but(backend="dask"))
         # before and after the others: a machine whose load changes is measured as it was on average
         self._probe("fit", experiment)
+        if self._given is not None and experiment.num_workers > 1 and "fit" in found.runs:
+            self._say("links between workers")
+            model_bytes = found.runs["fit"][0].meta["model_bytes"]
+            found.links = measured_links(experiment.but(backend="dask"), model_bytes=model_bytes)
         for _ in range(sizes.repeats):
             for name in (*FITTED, *LEFT_OUT):
                 self._live(f"live/{name}", planned(experiment, name, sizes.batches))

@@ -9,6 +9,7 @@ from psbench.core.events import Vote
 from psbench.core.log import EventLog, Kind
 from psbench.core.view import ClusterView
 from psbench.core.worker_loop import WorkerLoop
+from psbench.core.worker_policy import WorkerPolicy
 from psbench.errors import DataError
 from psbench.results.storage import read_log, write_log
 from psbench.strategies import make_strategy
@@ -65,6 +66,30 @@ def test_a_worker_loop_loads_its_state_from_json():
     again.load_state_dict(json.loads(json.dumps(state)))
     assert again.state_dict() == state
     assert state["_push_ordered"]
+
+
+class Remembering(WorkerPolicy):
+    """Keeps all losses in one list."""
+
+    losses: list[float] = []
+
+    def after_step(self, stats):
+        self.losses.append(stats["loss"])
+        return "push"
+
+
+def test_a_stored_worker_loop_stays_as_it_was():
+    loop = WorkerLoop(make_strategy("asp"), worker=0, batch_size=4)
+    loop._policy = Remembering()
+    loop.release("step", 1, 0, {})
+    loop.stepped(4, 0.5, 2.0, {"loss": 2.0})
+    state = loop.state_dict()
+    stored = json.dumps(state)
+    loop.release("step", 2, 1, {})
+    loop.stepped(4, 0.5, 3.0, {"loss": 3.0})
+    assert json.dumps(state) == stored
+    assert state["policy"] == {"losses": [2.0]}
+    assert loop.state_dict()["policy"] == {"losses": [2.0, 3.0]}
 
 
 def test_a_log_of_another_format_is_refused(tmp_path):

@@ -103,6 +103,9 @@ def machines(network: Network) -> Iterator[Machines]:
             _ip("-n", name, "address", "add", f"10.77.0.{number + 1}/24", "dev", name)
             for device in (name, "lo"):
                 _ip("-n", name, "link", "set", device, "up")
+            # a window as most machines have it, whatever the choice of this one is: nothing here is lost
+            chosen = ["sysctl", "-q", "-w", "net.ipv4.tcp_congestion_control=reno"]
+            _ip("netns", "exec", name, *chosen)
         yield Machines(network, names)
 
 

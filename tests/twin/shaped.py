@@ -78,18 +78,19 @@ def missing(recorded: Recorded, names: Sequence[str], repeats: int) -> list[tupl
     ]
 
 
-def record_fit(name: str, folder: Path, batches: int, again: bool) -> None:
+def record_fit(name: str, folder: Path, again: bool) -> None:
     """Record the probes and the links, as `psbench calibrate` measures them, unless a folder has them."""
     experiment, found = experiment_on(name), read(folder)
     if "fit" in found.runs and (folder / "diagnosis.json").exists() and not again:
         return
     found.load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    probes = [probe.but(seed=turn) for turn in range(2) for probe in probes_of(experiment, batches)]
+    probes = [probe.but(seed=turn) for turn in range(2) for probe in probes_of(experiment)]
     runs = []
     for number, probe in enumerate(probes, 1):
         say(f"{name}: probe {number} of {len(probes)}, {probe.title}")
         runs.append(run_experiment(with_stamps(probe)))
-    diagnosis = diagnose(experiment, on_step=lambda text: say(f"{name}: {text}"))
+    model_bytes = runs[0].meta["model_bytes"]
+    diagnosis = diagnose(experiment, on_step=lambda text: say(f"{name}: {text}"), also=model_bytes)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "diagnosis.json", json.dumps(_plain(diagnosis)))
     found.runs.pop("fit", None)
@@ -126,7 +127,7 @@ def record(name: str, folder: Path, names: Sequence[str], repeats: int, batches:
         left = (time.monotonic() - began) / max(1, number) * (len(todo) - number)
         said = f"{number + 1} of {len(todo)}" + (f", {left:.0f} s left" if number else "")
         say(f"{name}: live {strategy}, repeat {turn + 1} of {repeats} ({said})")
-        epochs = max(4.0, batches * experiment.batch_size / DIGITS)
+        epochs = batches * experiment.batch_size / DIGITS
         live = experiment.but(strategy=STRATEGIES[strategy], stop={"epochs": epochs}, evaluate_every=1e6)
         # a seed of its own, as the draws of emulated machines are
         seed = 100 * (turn + 1) + [*STRATEGIES].index(strategy)
@@ -288,7 +289,7 @@ def main() -> int:
     parser.add_argument("--network", choices=[*NETWORKS], required=True)
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="names, with commas")
     parser.add_argument("--repeats", type=int, default=5, help="live runs of each strategy")
-    parser.add_argument("--batches", type=int, default=50, help="global batches of each run")
+    parser.add_argument("--batches", type=int, default=30, help="global batches of each live run")
     parser.add_argument("--seeds", type=int, default=10, help="of each prediction")
     parser.add_argument("--minutes", type=float, default=60.0, help="no live run begins later")
     parser.add_argument("--out", type=Path, required=True, help="where runs and results go")
@@ -302,7 +303,7 @@ def main() -> int:
     folder = asked.out / asked.network
     if asked.here:
         until = time.monotonic() + 60 * asked.minutes
-        record_fit(asked.network, folder, asked.batches, asked.again)
+        record_fit(asked.network, folder, asked.again)
         record(asked.network, folder, names, repeats, asked.batches, until)
         return 0
     if not asked.compare:

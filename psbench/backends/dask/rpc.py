@@ -80,19 +80,22 @@ def ask(
         else:
             answers.update(await client.run(function, *arguments, workers=[address]))
 
-    async def gathered() -> None:
-        await asyncio.gather(*map(call, of))
-
     async def call_each() -> dict[str, Any]:
-        calls = asyncio.ensure_future(gathered())
+        calls = pending = {asyncio.ensure_future(call(address)) for address in of}
         try:
-            while calls not in (await asyncio.wait({calls}, timeout=_THERE_S))[0]:
-                if gone := {*silent()} - (await client.nthreads()).keys():
+            while pending:
+                done, pending = await asyncio.wait(
+                    pending, timeout=_THERE_S, return_when=asyncio.FIRST_EXCEPTION
+                )
+                for each in done:
+                    each.result()
+                if pending and (gone := {*silent()} - (await client.nthreads()).keys()):
                     raise Departed(f"{', '.join(sorted(gone))} left the Dask cluster", gone)
-            calls.result()
             return answers
         finally:
-            calls.cancel()
+            for each in calls:
+                if not each.cancel() and not each.cancelled():
+                    each.exception()  # of the others that failed, too: asyncio complains otherwise
 
     def silent() -> list[str]:
         return sorted({*of} - answers.keys())
