@@ -6,11 +6,15 @@ import csv
 import dataclasses
 import io
 import json
+import socket
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
+from urllib.request import urlopen
 
 import numpy as np
 import pandas as pd
@@ -20,6 +24,7 @@ from perfetto_engine import query
 import psbench as ps
 from psbench import metrics
 from psbench.cli import main
+from psbench.cli.telemetry import telemetry
 from psbench.core.log import EventLog, Kind
 from psbench.errors import SpecError, UnknownName
 from psbench.results.csv_file import csv_of_rows
@@ -284,6 +289,53 @@ def test_telemetry_of_a_run_that_goes_back_counts_new_rows_only():
     assert value("psbench_pushes_total", {"worker": "0"}) == 3
     assert value("psbench_samples_total") == 8
     assert exporter.get_finished_spans()[-1].start_time == pytest.approx(began_ns, abs=60e9)
+
+
+def test_telemetry_is_reported_to_a_port_and_to_a_collector(capsys, monkeypatch, tmp_path):
+    """By the shell's option; what cannot be reported is refused before there is any work."""
+    request = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    spans = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            (resource,) = request.ExportTraceServiceRequest.FromString(body).resource_spans
+            spans.extend(span.name for scope in resource.scope_spans for span in scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as collector, socket.socket() as probe:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        probe.bind(("127.0.0.1", 0))
+        port, url = probe.getsockname()[1], f"http://127.0.0.1:{collector.server_port}"
+        probe.close()
+        with telemetry([f"otlp:{url}", f"prometheus:{port}"], "toy") as observer:
+            run = ps.run(toy_experiment("asp", stop={"epochs": 2}), observer=observer)
+            with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                counters = answer.read().decode()
+            taken = main(["run", "--telemetry", f"prometheus:{port}"])
+        collector.shutdown()
+    assert f"\npsbench_updates_total {run.summary()['updates']:.1f}\n" in counters
+    assert sorted(spans) == sorted([*metrics.timeline(run.log)["phase"].astype(str), "run"])
+    said = capsys.readouterr().err
+    assert f"http://127.0.0.1:{port}/metrics" in said
+    assert (taken, "prometheus cannot listen on 127.0.0.1" in said) == (2, True)
+    assert "spans did not reach" not in said
+    for target, why in (
+        (f"otlp:{url}", f"no collector answers at {url}"),
+        ("otlp:somewhere", "got 'otlp:somewhere'"),
+        ("prometheus:http", "got 'prometheus:http'"),
+        ("statsd:1", "got 'statsd:1'"),
+    ):
+        assert main(["run", "--out", str(tmp_path / "run"), "--telemetry", target]) == 2
+        assert why in capsys.readouterr().err
+    monkeypatch.setattr("psbench.cli.telemetry.is_there", lambda name: False)
+    assert main(["run", "--telemetry", f"otlp:{url}"]) == 2
+    assert "pip install 'psbench[otel]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_tensorboard_it_is_said_how_to_get_it(run, tmp_path, monkeypatch):

@@ -73,7 +73,7 @@ def main() -> None:
     given = measure.in_turns  # before the rows import it
     measure.in_turns = lambda sides, repeats: given(sides, min(repeats, asked.repeats))
     if asked.against:
-        console.print(_compared(console, asked.names or NAMES, asked.against, asked.repeats))
+        console.print(_compared(console, asked.names or NAMES, asked.against.resolve(), asked.repeats))
         return
     rows = _measured(console, asked.names or NAMES)
     console.print(_table(rows))
@@ -112,7 +112,7 @@ def _compared(console: Console, names: Sequence[str], other: Path, repeats: int)
             cells, then = _cells(row), found[other].get(what)
             before = "" if then is None else _cells(then)[3]
             change = "" if then is None else f"{row.value / then.value:.2f}"
-            table.add_row(what, before, cells[3], change, cells[4])
+            table.add_row(what, before, cells[3], change, cells[4], style=_style(row))
     return table
 
 
@@ -121,18 +121,21 @@ def _rows_of(place: Path, name: str, repeats: int) -> list[Row]:
     if not (place / "tests" / "benchmarks" / f"{name}.py").exists():
         return []
     paths = os.pathsep.join(map(str, (place, place / "widgets")))
+    environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": ""}  # compiled once
     command = [sys.executable, "-c", _ELSEWHERE, name, str(repeats)]
-    done = subprocess.run(
-        command, cwd=place, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, check=True
-    )
+    done = subprocess.run(command, cwd=place, env=environment, stdout=subprocess.PIPE, check=True)
     return [Row(**each) for each in json.loads(done.stdout.splitlines()[-1])]
 
 
 def _table(rows: Rows) -> Table:
     table = Table(*HEADINGS)
     for row in rows:
-        table.add_row(*_cells(row), style="red" if row.verdict == "not reached" else "")
+        table.add_row(*_cells(row), style=_style(row))
     return table
+
+
+def _style(row: Row | Skipped) -> str:
+    return "red" if row.verdict == "not reached" else ""
 
 
 def markdown(rows: Rows) -> str:

@@ -132,7 +132,7 @@ class PeerExchange(WorkersExchange):
             self._sent[worker, version] = model
 
     def _forget(self) -> None:
-        """Remove what no worker will ask for, once it may be half of all: each search looks at all."""
+        """Remove models and arrivals that no worker will request, once they may be half of all."""
         if max(len(self._sent), self._links.num_arrivals) < self._searched_from:
             return
         # the engine's view is that at the end of the answer, whose exchanges are performed one by one

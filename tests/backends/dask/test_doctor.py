@@ -77,7 +77,7 @@ def test_when_the_time_is_over_every_worker_has_had_two_partners(
     assert [line.partition(",")[0] for line in said] == [
         "steps: 0 of 6 workers timed; at most 0 s",
         "links: 0 of 30 timed",
-        "links: 5 at once to one worker",
+        "links: 5 at once to the server's worker",
     ]
     assert len(found.steps) == 1
     assert found.sampled_steps.startswith("steps of 1 of 6 workers were timed, as many as fit into 0 s; ")

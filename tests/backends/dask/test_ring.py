@@ -160,7 +160,10 @@ def test_each_form_of_the_groups_is_said_once() -> None:
     order = RingOrder(AllReduce(algorithm="hierarchical"), network, 1000, hosts.get, said.append)
     for workers in ([0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2], [0, 1, 2]):
         assert {*order.levels(workers)} == {*workers}
-    assert [text.partition(",")[0] for text in said] == [
+    assert order.levels([0, 2]) == order.levels([1]) == {}  # each is alone on its host
+    assert [text.partition(",")[0].partition(":")[0] for text in said] == [
         "All-Reduce in 2 groups of 2 workers",
         "All-Reduce in 2 groups of 1 to 2 workers",
+        "All-Reduce in one ring of 2 workers",
+        "All-Reduce in one ring of 1 workers",
     ]

@@ -101,8 +101,8 @@ class Link:
                 return each
         names = ", ".join(each.name for each in found) or "none"
         raise ParameterError(
-            f"the Dask scheduler lists no detached run {self.name!r} (it lists: {names}); one that was "
-            "started again has forgotten its runs, which go on in their folders"
+            f"the Dask scheduler lists no detached run {self.name!r} (it lists: {names}); a "
+            "scheduler that was restarted has forgotten its runs, which go on in their folders"
         )
 
     def read(self, start: int, cuts: int, rows: int, texts: int, *, knows: bool) -> Answer | None:
