@@ -37,6 +37,8 @@ _KEPT_OF_LINK = 64
 _NOTHING_S = 1e-9
 #: rates of the server's link that are tried
 _RATES = 8
+#: a worker's quickest share of messages, which pass alone, and the least that they take of what is expected
+_QUICKEST, _SLOWEST_SHARE = 0.1, 0.05
 
 
 def fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequence[Passage]) -> None:
@@ -207,9 +209,11 @@ def fit_ends(
     ends, classes = ends_of(within, racks.within(links.at_once)), size_classes(quick_seconds(within))
     line_s = _line_s(links.ways, ends, racks)
     by_size = () if classes is None or len(classes.rates) < 2 else classes.rates
+    rates = ([*map(ends.up_mbit_s.__getitem__, machines)], [*map(ends.down_mbit_s.__getitem__, machines)])
+    to_server = [ends.latency(each, links.server) + line_s * bool(racks.of[each]) for each in machines]
     own = _Links(
-        ([*map(ends.up_mbit_s.__getitem__, machines)], [*map(ends.down_mbit_s.__getitem__, machines)]),
-        [ends.latency(each, links.server) + line_s * bool(racks.of[each]) for each in machines],
+        _as_quick_as_seen(rates, to_server, measured, passages),
+        to_server,
         by_size,
         [racks.of[each] for each in machines],
         racks.mbit_s,
@@ -266,6 +270,31 @@ def _line_s(ways: Sequence[Way], ends: Ends, racks: Racks) -> float:
         for way, count in zip(over, lines, strict=True)
     ]
     return max(0.0, float(np.median(beyond))) if over else 0.0
+
+
+def _as_quick_as_seen(
+    mbit_s: tuple[Sequence[float], Sequence[float]],
+    latency_s: Sequence[float],
+    measured: Sequence[Exchanges],
+    passages: Sequence[Passage],
+) -> tuple[list[float], list[float]]:
+    """Return rates with which no worker's quickest messages take longer than they did.
+
+    Of a link of which only ways to slower ones were timed the rate is a lower bound.
+    """
+    up, down = ([*each] for each in mbit_s)
+    for worker, one_way_s in enumerate(latency_s):
+        took, alone = list[Doubles](), list[Doubles]()
+        for each, passage in zip(measured, passages, strict=True):
+            chosen = (each.worker == worker) & passage.counts
+            took.append((passage.took_s[0] + passage.took_s[1])[chosen] - 2 * one_way_s)
+            sizes = each.bytes_up / up[worker] + each.bytes_down / down[worker]
+            alone.append(MBIT * sizes[chosen])
+        shares = np.concatenate(took) / np.concatenate(alone)
+        if len(shares) and (quickest := float(np.quantile(shares, _QUICKEST))) < 1.0:
+            up[worker] /= max(quickest, _SLOWEST_SHARE)
+            down[worker] /= max(quickest, _SLOWEST_SHARE)
+    return up, down
 
 
 def _waits(

@@ -95,9 +95,14 @@ def ends_of(ways: Sequence[Way], at_once: Sequence[Way] = ()) -> Ends:
             each: [w.mbit_s for w in ways if w.end == each and ups[w.start] >= _LIMITS * downs[each]]
             for each in machines
         }
-        ups = {each: median(out[each] or [ups[each]]) for each in machines}
-        downs = {each: median(into[each] or [downs[each]]) for each in machines}
+        ups = {each: _rate_of(out[each] or [ups[each]]) for each in machines}
+        downs = {each: _rate_of(into[each] or [downs[each]]) for each in machines}
     return Ends(ups, downs, parts_of(_by_pair(ways, [way.latency_s for way in ways])))
+
+
+def _rate_of(mbit_s: Sequence[float]) -> float:
+    """Return the upper quartile: what else a machine does makes messages slower, and never faster."""
+    return float(np.quantile(mbit_s, 0.75))
 
 
 def _machines(ways: Sequence[Way]) -> list[int]:

@@ -38,7 +38,7 @@ from psbench.training.build import Workload
 _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
 #: sizes that are timed, smallest first; once one takes so many seconds beyond an empty one, and so many times
 #: the round trip, no larger is: it would take too long, and is known to be as fast as the link
-_SIZES, _LONG_S, _ROUND_TRIPS = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.06, 2
+_SIZES, _LONG_S, _ROUND_TRIPS = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.06, 1
 #: bytes of the largest message
 _LARGEST = 1 << 30
 #: seconds that an answer may take before the link counts as none, and that one who answers waits for probes
