@@ -65,7 +65,8 @@ def height_of(data: Data, column: str, step: int) -> int | alt.Step:
 def plain(values: Iterable[Any]) -> list[Any]:
     """Return values for JSON, with numbers to six digits; missing or non-finite values become None."""
     if not isinstance(values, np.ndarray):
-        return [_plain(value) for value in values]
+        values = list(values)
+        return values if {*map(type, values)} <= _PLAIN else [_plain(value) for value in values]
     if values.dtype.kind != "f":
         found: list[Any] = values.tolist()
         return found
@@ -84,6 +85,10 @@ def _six_digits(values: Doubles) -> Doubles:
     up, down = 10.0 ** np.maximum(5 - power, 0), 10.0 ** np.maximum(power - 5, 0)
     rounded = np.rint(values * up / down) * down / up
     return np.where(np.isfinite(values), np.where(usual, rounded, values), np.nan)
+
+
+#: types of values that JSON takes as they are
+_PLAIN = {int, str, bool, type(None)}
 
 
 def _plain(value: Any) -> Any:

@@ -113,16 +113,14 @@ def measured_links(
     With `model_bytes` a message of that size is timed too.
     """
     from psbench.backends.dask import diagnose
-    from psbench.backends.dask.protocol.roles import COORDINATOR, worker_name
 
     found = diagnose(experiment, on_step=on_step, also=model_bytes, with_steps=False)
     on_step(found.sampled)
     number = {address: place for place, address in enumerate(found.workers)}
     ways = [*_ways(found.links, number)]
-    names = [COORDINATOR, *map(worker_name, range(experiment.num_workers))]
-    if not ways or any(name not in found.placed for name in names):
+    if not ways or (places := found.places(experiment.num_workers)) is None:
         return None
-    server, *workers = (number[found.placed[name]] for name in names)
+    server, *workers = (number[address] for address in places)
     return MeasuredLinks(server, tuple(workers), tuple(ways), tuple(_ways(found.at_once, number)))
 
 

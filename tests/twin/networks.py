@@ -7,8 +7,9 @@ The scheduler is at tcp://10.77.0.1:8786. Its machine has a Dask worker for the 
 machines have the resource `TRAIN`. Needs root, `ip` and /dev/net/tun.
 """
 
-import ctypes
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,9 +21,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from tests.twin.hub import Hub, Link, Network
+from tests.twin.processes import enter
 
 SCHEDULER = "tcp://10.77.0.1:8786"
 #: worker 0 to 5: Mbit/s up and down, and ms
@@ -36,7 +37,6 @@ NETWORKS = {
 }
 #: share of a frame's bytes that a TCP stream of 1,500-byte packets is
 PAYLOAD = 1448 / 1514
-_NEW_NET = 0x40000000
 
 
 @dataclass
@@ -47,10 +47,7 @@ class Machines:
     names: list[str] = field(default_factory=list)
 
     def enter(self, machine: int) -> list[str]:
-        """Return the beginning of a command that runs there, before other work of this machine.
-
-        Emulated machines wait most of the time, but where others are in front of them that takes longer.
-        """
+        """Return the beginning of a command that runs there, before other work of this machine."""
         return ["ip", "netns", "exec", self.names[machine], "nice", "-n", "-20"]
 
     def socket(self, machine: int) -> socket.socket:
@@ -62,9 +59,7 @@ def _within(name: str, make: Callable[[], socket.socket]) -> socket.socket:
     """Return what is made in a namespace, which a thread that ends here enters."""
 
     def made() -> socket.socket:
-        with Path(f"/run/netns/{name}").open() as there:
-            if ctypes.CDLL(None, use_errno=True).setns(there.fileno(), _NEW_NET):
-                raise OSError(ctypes.get_errno(), f"cannot enter the namespace {name}")
+        enter(name)
         return make()
 
     with ThreadPoolExecutor(1) as one:
@@ -112,19 +107,18 @@ def machines(network: Network) -> Iterator[Machines]:
 @contextmanager
 def cluster(network: Network) -> Iterator[Machines]:
     """Start a Dask scheduler and workers on the machines of a network."""
-    dask = [sys.executable, "-m", "dask"]
     with machines(network) as made, ExitStack() as stack:
         where = ["--host", "10.77.0.1", "--port", "8786", "--no-dashboard"]
-        commands = [[*made.enter(0), *dask, "scheduler", *where]]
-        for number in range(len(network.links)):
+        commands = [[made.names[0], "dask", "scheduler", *where]]
+        for number, name in enumerate(made.names):
             options = ["--host", f"10.77.0.{number + 1}", "--no-nanny", "--no-dashboard"]
             # the first role, that of the server, goes to who has most threads
             options += ["--nthreads", "1", "--resources", "TRAIN=1"] if number else ["--nthreads", "3"]
-            commands.append([*made.enter(number), *dask, "worker", SCHEDULER, *options])
-        for command in commands:
-            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-            stack.callback(process.wait)
-            stack.callback(process.terminate)
+            commands.append([name, "dask", "worker", SCHEDULER, *options])
+        processes = [sys.executable, "-m", "tests.twin.processes", json.dumps(commands)]
+        process = subprocess.Popen(processes, stderr=subprocess.DEVNULL)
+        stack.callback(process.wait)
+        stack.callback(process.terminate)
         # roles are placed on those that are there
         count = len(network.links)
         waits = f"import distributed as d; d.Client({SCHEDULER!r}).wait_for_workers({count}, 180)"
@@ -222,6 +216,7 @@ def _received(into: socket.socket, until: float) -> tuple[int, float]:
 def main(name: str, *command: str) -> int:
     """Run a command on a network, or measure it."""
     network = NETWORKS[name]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces go
     if command:
         with cluster(network) as made:
             return subprocess.run([*made.enter(0), *command], check=False).returncode

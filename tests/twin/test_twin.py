@@ -174,6 +174,13 @@ def test_a_run_with_its_own_times_takes_as_long(strategy):
     assert last_version(again.log) == (updates, pytest.approx(seconds, rel=1e-3))
 
 
+def test_the_samples_of_an_exchange_are_those_of_one_step():
+    run = ps.run(toy_experiment({"name": "local_sgd", "local_steps": 3}, stop={"updates": 4}))
+    found = exchanges_of(run.log)
+    assert ({*found.samples}, {*found.steps}) == ({run.experiment.batch_size // 3}, {3})
+    assert (found.samples * found.steps == run.log.of_kind(Kind.PUSH)["samples"]).all()
+
+
 def test_clocks_that_differ_are_set_by_the_quickest_messages():
     """A worker whose clock is 20 ms ahead seems to send 20 ms faster, and to hear 20 ms later."""
     run = ps.run(PLAIN.but(strategy="asp", stop={"updates": 200}))

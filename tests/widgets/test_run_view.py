@@ -118,7 +118,8 @@ def test_drawing_takes_its_share_of_the_time_and_no_more(
         view.refresh()
         clock["now"] += 0.1
     assert drawn[1] - drawn[0] <= run_view.SECOND_S + 0.11  # the first is not held against the rest for long
-    assert 3 * cost_s <= clock["spent"] <= 100 * run_view.SHARE + 2 * cost_s
+    # and is made up for after the second: beyond the share there is one drawing, whose time is not over yet
+    assert 2 * cost_s <= clock["spent"] <= max(100 * run_view.SHARE + cost_s, 2 * cost_s)
     figures.close()
 
 

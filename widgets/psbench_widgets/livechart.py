@@ -64,10 +64,7 @@ class LiveChart(FrontendWidget):
         ValueError
             If the columns differ in length, or are not those of the rows before.
         """
-        plain = {
-            name: [value if type(value) in _PLAIN else plain_value(value) for value in column]
-            for name, column in columns.items()
-        }
+        plain = {name: _plain_values(column) for name, column in columns.items()}
         with self._lock:
             table = self._tables.setdefault(source, _Table())
             first = table.append(plain, self.max_rows)
@@ -159,8 +156,16 @@ class _Table:
         return {"source": source, "era": self.era, "start": self.start, "from": first, "columns": columns}
 
 
-#: types of values that JSON takes as they are; a float may be infinite
+#: types of values that JSON takes as they are, besides finite floats
 _PLAIN = {int, str, bool, type(None)}
+
+
+def _plain_values(column: Sequence[Any]) -> list[Any]:
+    """Return a column for JSON, looking at single values only where one of them may need it."""
+    kinds = set(map(type, column))
+    if kinds <= _PLAIN or (kinds == {float} and math.isfinite(sum(column))):
+        return list(column)
+    return [value if type(value) in _PLAIN else plain_value(value) for value in column]
 
 
 def plain_value(value: Any) -> Any:

@@ -25,7 +25,7 @@ from psbench_widgets.run_table import RunEntry
 from psbench_widgets.sweep import machines_of
 
 #: what drawing may take of the CPU time of a run in this process
-SHARE = 1 / 150
+SHARE = 1 / 200
 #: of the clock's, of a run in other processes
 LIVE_SHARE = 1 / 60
 #: of the clock's, where the run is held back for those who watch it: what is shown is where it is
@@ -55,7 +55,7 @@ class _Film:
     def around(self, at_s: float | None) -> dict[str, Any]:
         """Return the part of the recording around a moment."""
         found = self._part(at_s)
-        if found["end_s"] > self.recording(renew=False).settled_s:
+        if at_s is not None and found["end_s"] > self.recording(renew=False).settled_s:
             self.recording()
             found = self._part(at_s)
         return found | {"whole_s": max(found["end_s"], end_of(self.log.rows(max(0, len(self.log) - 1))))}
@@ -102,6 +102,7 @@ class RunView:
         self._shown: list[_Film] = []
         self._stop = self._read = 0  # rows of the log that there are, and that are shown
         self._due = self._affordable = 0.0  # by the clock, and by the time that the run has taken
+        self._deferred = 0.0  # the part of the first pause that is made up for after the second drawing
         self._is_seen, self._is_behind, self._was_held = True, False, False
         self._echo = 0, ""
 
@@ -120,7 +121,7 @@ class RunView:
         self._progress = RunProgress(job.experiment.stop, job.meta)
         self._shown = [_Film(job.experiment, log, label, job.number)]
         self._stop = self._read = 0
-        self._due = self._affordable = 0.0
+        self._due = self._affordable = self._deferred = 0.0
         self._figures.show(Shown(label, log, job.meta), machines=machines_of(job.experiment))
 
     @property
@@ -156,7 +157,7 @@ class RunView:
                 return
             held = _is_held_back(job)
             if held != self._was_held:  # its time is counted by another clock
-                self._was_held, self._affordable = held, 0.0
+                self._was_held, self._affordable, self._deferred = held, 0.0, 0.0
             if self.is_seen and self._clock(job) < self._affordable:
                 return
             began = time.thread_time()  # not the clock, which also counts what the run takes meanwhile
@@ -167,9 +168,10 @@ class RunView:
             if self.is_seen:
                 self._figures.refresh(self._stop)
                 self._send_newest()
-            pause = (time.thread_time() - began) / self._share(job)
-            pause = pause if self._affordable else min(pause, SECOND_S)
-            self._due, self._affordable = time.perf_counter() + LEAST_S, self._clock(job) + pause
+            pause = self._deferred + (time.thread_time() - began) / self._share(job)
+            soon = pause if self._affordable else min(pause, SECOND_S)
+            self._deferred = pause - soon
+            self._due, self._affordable = time.perf_counter() + LEAST_S, self._clock(job) + soon
 
     @staticmethod
     def _share(job: Job) -> float:

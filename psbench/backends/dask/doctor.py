@@ -23,7 +23,7 @@ from psbench.backends.dask.keys import give_key, take_key
 from psbench.backends.dask.placement import place_with_resources, room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.roles import COORDINATOR, Address, RunKey, roles_of
+from psbench.backends.dask.protocol.roles import COORDINATOR, Address, RunKey, roles_of, worker_name
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.reach import check_reach
 from psbench.backends.dask.rpc import ask
@@ -38,7 +38,7 @@ from psbench.training.build import Workload
 _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
 #: sizes that are timed, smallest first; once one takes so many seconds beyond an empty one, and so many times
 #: the round trip, no larger is: it would take too long, and is known to be as fast as the link
-_SIZES, _LONG_S, _ROUND_TRIPS = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.02, 2
+_SIZES, _LONG_S, _ROUND_TRIPS = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.06, 2
 #: bytes of the largest message
 _LARGEST = 1 << 30
 #: seconds that an answer may take before the link counts as none, and that one who answers waits for probes
@@ -91,6 +91,11 @@ class Diagnosis:
     steps: dict[str, MeasuredSteps] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     placed: dict[str, str] = field(default_factory=dict)
+
+    def places(self, num_workers: int) -> list[str] | None:
+        """Return where the first server and each worker of a run would be, if there is room for all."""
+        roles = [COORDINATOR, *map(worker_name, range(num_workers))]
+        return [self.placed[role] for role in roles] if self.placed.keys() >= set(roles) else None
 
     @property
     def num_machines(self) -> int:

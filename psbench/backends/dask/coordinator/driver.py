@@ -86,7 +86,7 @@ class LiveDriver(Driver[Script[None]]):
             script = performers[type(action)](action, run.now)
             if script is not None:
                 yield from script
-            if ending.status and ending.cuts_answer(completely):
+            if self.ending.status and ending.cuts_answer(completely):
                 return False
         return not ending.status
 

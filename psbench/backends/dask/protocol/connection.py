@@ -181,7 +181,7 @@ class Connection:
             self._start += end
             if entries:
                 memory = new_payload(type_number, entries)
-                self._payload, self._into = torch.from_numpy(memory), memoryview(memory).cast("B")
+                self._payload, self._into = torch.from_numpy(memory), memory.data.cast("B")
                 self._head = kind, body
             elif kind != _HEARTBEAT or not self.is_met:
                 return Frame(kind, body, None)
