@@ -1,8 +1,8 @@
 """The work and the bytes of a message do not grow with the number of peers; instructions stand for time.
 
-Seen red: addresses of all with each message, and at the start. Not seen: a loop over all of two instructions a
-peer, and a loop in C, such as `sorted`, which counts as one instruction. The row "many_peers" of the benchmarks
-is for those: CPU time among 3,000 peers.
+Seen red: addresses of all with each message, and at the start. Not seen: a loop over all of two instructions
+a peer, and a loop in C, such as `sorted`, which counts as one instruction. The row "many_peers" of the
+benchmarks is for those: CPU time among 3,000 peers.
 """
 
 from __future__ import annotations
