@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from psbench.errors import BackendError, UnknownName
+from psbench.system.plugins import points_of
 
 GROUP = "psbench.backends"
 
@@ -71,6 +72,6 @@ def backend_of(name: str) -> Backend:
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    points = {point.name: point for point in entry_points(group=GROUP)}
+    points = {point.name: point for point in points_of(GROUP)}
     own = {name: points[name] for name in ("simulated", "dask") if name in points}
     return own | dict(sorted(points.items()))

@@ -266,7 +266,6 @@ class Experiment(Specification):
                 composition,
                 tolerance=self.stop.tolerance is not None,
                 corruptions=bool(self.cluster.corruptions),
-                link_times=self.cluster.link_time is not None,
             ):
                 raise ParameterError(f"{unfit} (strategy {composition.name!r})")
         if self.stop.target is not None:
@@ -298,7 +297,7 @@ class Experiment(Specification):
 
     @property
     def has_scheduler(self) -> bool:
-        """Whether the scheduler of a running Dask cluster is given, whose machines may be remote."""
+        """Return True if the scheduler of a running Dask cluster is given, whose machines may be remote."""
         return self.scheduler is not None or self.connection.scheduler_file is not None
 
     @property
@@ -350,7 +349,7 @@ class Experiment(Specification):
 
     @property
     def patience_is_for_less(self) -> bool:
-        """Whether the metric of `stop.patience` improves as it falls."""
+        """Return True if the metric of `stop.patience` improves as it falls."""
         return self.is_lower_better(self.stop.watched, "stop.patience_metric")
 
     def _can_do_without_gradients(self) -> None:

@@ -245,7 +245,11 @@ SETTINGS = [
     bad("a path through a number", "batch_size.k=5", "batch_size.k", "128"),
     bad("a path to nowhere", "strategi.k=5", "did you mean 'strategy'?"),
     Case("option: unknown backend", ("simulated", "dask", "'spark'"), args=("--backend", "spark")),
-    Case("option: scheduler alone", ("set backend: dask",), args=("--scheduler", "tcp://127.0.0.1:1")),
+    Case(
+        "option: scheduler of a simulation",
+        ("set backend: dask",),
+        args=("--backend", "simulated", "--scheduler", "tcp://127.0.0.1:1"),
+    ),
     Case(
         "option: malformed scheduler",
         ("'nowhere:x'",),

@@ -45,6 +45,11 @@ def test_so_many_checkpoints_are_kept_and_a_run_goes_on_from_each(keep, undistur
         assert same(resume(file, folder=tmp_path / f"again {number}"), undisturbed)
 
 
+def test_the_last_ones_are_kept_and_not_those_of_the_last_names(tmp_path):
+    run(spec(stop={"epochs": 12}, checkpoint_every=4, recovery={"keep": 2}), folder=tmp_path)
+    assert {file.name for file in (tmp_path / "checkpoints").iterdir()} == {"epoch-8.npz", "epoch-12.npz"}
+
+
 @pytest.mark.parametrize("keep", [None, 2])
 def test_each_checkpoint_has_the_rows_and_texts_of_the_log_until_then(keep, tmp_path):
     done = run(toy_experiment("ssp", checkpoint_every=0.1, recovery={"keep": keep}), folder=tmp_path)

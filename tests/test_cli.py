@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import unicodedata
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,21 @@ def test_optimal_puts_saved_runs_beside_the_worst_case(saved, tmp_path, capsys):
     plain = json.loads(ok(capsys, "optimal", str(saved), "--json")[0])
     assert plain["value"] == "loss"
     assert plain["runs"][0]["ratio"] == plain["runs"][0]["time_s"] / plain["guaranteed_s"]
+
+
+def test_a_detached_run_is_controlled_as_it_is_said(monkeypatch, capsys):
+    asked = []
+
+    class Detached:
+        def __getattr__(self, method):
+            return lambda *arguments: asked.append((method, *arguments))
+
+    monkeypatch.setattr("psbench.cli.commands.detached.cluster_client", lambda *_: nullcontext())
+    monkeypatch.setattr("psbench.detached.attach", lambda name, client: Detached())
+    for line in ("stop a", "switch a", "switch a --to 1", "fault a 2 lost", "fault a 0 speed --factor 0.25"):
+        ok(capsys, *line.split())
+    faults = [("press", 2, "lost", 1.0), ("press", 0, "speed", 0.25)]
+    assert asked == [("stop",), ("switch", None), ("switch", 1), *faults]
 
 
 def test_replay_takes_every_decision_again(saved, capsys):

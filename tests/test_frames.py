@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
+import socket
 import subprocess
 import sys
+import threading
+import time
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
+from urllib.request import urlopen
 
 import numpy as np
 import pandas as pd
@@ -18,7 +24,8 @@ from perfetto_engine import query
 import psbench as ps
 from psbench import metrics
 from psbench.cli import main
-from psbench.core.log import Kind
+from psbench.cli.telemetry import telemetry
+from psbench.core.log import EventLog, Kind
 from psbench.errors import SpecError, UnknownName
 from psbench.results.csv_file import csv_of_rows
 from psbench.results.export import write_table
@@ -174,6 +181,31 @@ def test_perfetto_reads_the_totals_of_a_run(strategy, tmp_path):
     assert 2 * (sum(pushes.values()) - 3) <= flows == forward <= 2 * sum(pushes.values())
 
 
+def test_a_trace_marks_who_leaves_and_comes_when_the_log_says(tmp_path):
+    cluster = {"workers": 3, "failures": [{"worker": 1, "at_s": 0.02, "rejoin_s": 0.05}]}
+    run = ps.run(toy_experiment("asp", cluster=cluster, stop={"seconds": 0.1}))
+    events = json.loads(run.perfetto(tmp_path / "trace.json").read_text())["traceEvents"]
+    threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
+    marks = [(e["name"], threads[e["tid"]], e["ts"] / 1e6) for e in events if e["ph"] == "i"]
+    joins = [("joins", f"worker {worker}", 0.0) for worker in range(3)]
+    assert marks == [*joins, ("leaves", "worker 1", 0.02), ("joins", "worker 1", 0.05)]
+
+
+def test_a_push_takes_the_thread_of_the_one_decided_as_it_arrives(run, tmp_path):
+    log = EventLog()
+    log.add(Kind.JOIN, 0.0, 0)
+    log.add(Kind.RELEASE, 0.0, 0)
+    log.add(Kind.PUSH, 1.0, 0, 0, 0, 4, 1)
+    log.add(Kind.RELEASE, 1.0, 0)
+    log.add(Kind.PUSH, 2.0, 0, 1, 0, 4, 1)
+    log.add(Kind.APPLY, 2.0, 0, 0, 1, 4, 1, loss=1.0)
+    log.add(Kind.APPLY, 3.0, 0, 1, 2, 4, 1, loss=1.0)
+    path = dataclasses.replace(run, log=log).perfetto(tmp_path / "trace.json")
+    events = json.loads(path.read_text())["traceEvents"]
+    names = [e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 2]
+    assert names == ["pushes of worker 0"]
+
+
 def test_a_trace_is_exported_by_a_command(saved, tmp_path, capsys):
     file = tmp_path / "trace.json"
     assert main(["export", str(saved), "--perfetto", str(file)]) == 0
@@ -228,6 +260,82 @@ def test_telemetry_counts_what_the_summary_counts(monkeypatch):
     monkeypatch.setattr("psbench.results.telemetry.is_there", lambda name: False)
     with pytest.raises(SpecError, match=r"pip install 'psbench\[otel\]'"):
         Telemetry("toy")
+
+
+def test_telemetry_of_a_run_that_goes_back_counts_new_rows_only():
+    """The run began before its first rows were read, and rows that are kept are not counted again."""
+    exporter = pytest.importorskip(
+        "opentelemetry.sdk.trace.export.in_memory_span_exporter"
+    ).InMemorySpanExporter()
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    provider, log = TracerProvider(), EventLog()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    log.add(Kind.JOIN, 0.0, 0)
+    log.add(Kind.RELEASE, 0.0, 0)
+    with Telemetry("toy", tracer_provider=provider) as telemetry:
+        for push, begin_s in enumerate((1000.0, 2000.0)):
+            log.add(Kind.PUSH, begin_s, 0, push, push, 4, 1)
+            log.add(Kind.APPLY, begin_s, 0, push, push + 1, 4, 1, loss=1.0)
+            log.add(Kind.RELEASE, begin_s, 0, version=push + 1)
+        began_ns = time.time_ns() - int(2000e9)
+        telemetry(log)
+        log.truncate(5, len(log.texts))
+        telemetry(log)
+        log.add(Kind.PUSH, 3000.0, 0, 1, 1, 4, 1)
+        telemetry(log)
+    value = telemetry.registry.get_sample_value
+    assert value("psbench_pushes_total", {"worker": "0"}) == 3
+    assert value("psbench_samples_total") == 8
+    assert exporter.get_finished_spans()[-1].start_time == pytest.approx(began_ns, abs=60e9)
+
+
+def test_telemetry_is_reported_to_a_port_and_to_a_collector(capsys, monkeypatch, tmp_path):
+    """By the shell's option; what cannot be reported is refused before there is any work."""
+    request = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    spans = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            (resource,) = request.ExportTraceServiceRequest.FromString(body).resource_spans
+            spans.extend(span.name for scope in resource.scope_spans for span in scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as collector, socket.socket() as probe:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        probe.bind(("127.0.0.1", 0))
+        port, url = probe.getsockname()[1], f"http://127.0.0.1:{collector.server_port}"
+        probe.close()
+        with telemetry([f"otlp:{url}", f"prometheus:{port}"], "toy") as observer:
+            run = ps.run(toy_experiment("asp", stop={"epochs": 2}), observer=observer)
+            with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                counters = answer.read().decode()
+            taken = main(["run", "--telemetry", f"prometheus:{port}"])
+        collector.shutdown()
+    assert f"\npsbench_updates_total {run.summary()['updates']:.1f}\n" in counters
+    assert sorted(spans) == sorted([*metrics.timeline(run.log)["phase"].astype(str), "run"])
+    said = capsys.readouterr().err
+    assert f"http://127.0.0.1:{port}/metrics" in said
+    assert (taken, "prometheus cannot listen on 127.0.0.1" in said) == (2, True)
+    assert "spans did not reach" not in said
+    for target, why in (
+        (f"otlp:{url}", f"no collector answers at {url}"),
+        ("otlp:somewhere", "got 'otlp:somewhere'"),
+        ("prometheus:http", "got 'prometheus:http'"),
+        ("statsd:1", "got 'statsd:1'"),
+    ):
+        assert main(["run", "--out", str(tmp_path / "run"), "--telemetry", target]) == 2
+        assert why in capsys.readouterr().err
+    monkeypatch.setattr("psbench.cli.telemetry.is_there", lambda name: False)
+    assert main(["run", "--telemetry", f"otlp:{url}"]) == 2
+    assert "pip install 'psbench[otel]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_tensorboard_it_is_said_how_to_get_it(run, tmp_path, monkeypatch):

@@ -417,6 +417,9 @@ def test_a_stop_rule_that_is_met_already_is_refused(tmp_path, capsys):
     assert resume(tmp_path / "run").log.digest() == whole.log.digest()  # its own rule is no new one
     elsewhere = resume(tmp_path / "run", {"stop.epochs": 2.5}, folder=tmp_path / "other")
     assert elsewhere.summary()["epochs"] < 3
+    reached = Checkpoint.state_of(find(tmp_path / "run"))["engine"]["view"]["version"]
+    at_once = resume(tmp_path / "run", {"stop.updates": reached}, folder=tmp_path / "at once")
+    assert at_once.summary()["updates"] == reached
 
 
 def cut_short(path: Path) -> None:

@@ -163,6 +163,15 @@ def gather(parts: Sequence[Tensor], own: Sequence[Partition]) -> Tensor:
     return vector
 
 
+def parts_of(vector: Tensor, own: Sequence[Partition]) -> list[Tensor]:
+    """Return the servers' parts of a whole vector; with one server, the vector itself.
+
+    >>> [part.tolist() for part in parts_of(torch.arange(3), partitions_of([[(0, 1)], [(1, 3)]]))]
+    [[0], [1, 2]]
+    """
+    return [vector] if len(own) == 1 else [partition.of(vector) for partition in own]
+
+
 def even_ranges(length: int, count: int) -> list[slice]:
     """Return `count` ranges that cover `length` entries, with lengths that differ by at most one.
 

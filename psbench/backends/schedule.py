@@ -35,6 +35,8 @@ class StopRules:
         self._evaluations = 0
         self._best = float("inf")
         self._since_best = 0
+        #: the time of the run at which it ends; infinity without such a rule
+        self.deadline_s = math.inf if stop.seconds is None else stop.seconds
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resumed run needs, as plain data."""
@@ -60,13 +62,8 @@ class StopRules:
 
     @property
     def sees_movement(self) -> bool:
-        """Whether a rule uses the distance that the last update moved the model; see `Server.movement`."""
+        """Return True if a rule uses the distance of the last update (`Server.movement`)."""
         return self._stop.tolerance is not None
-
-    @property
-    def deadline_s(self) -> float:
-        """The time of the run at which it ends; infinity without such a rule."""
-        return math.inf if self._stop.seconds is None else self._stop.seconds
 
     def evaluation_due(self, view: ClusterView) -> int | None:
         """Return the number of the evaluation due at this version, if any, and count it."""
@@ -146,7 +143,7 @@ class UpdateSchedule:
 
     @property
     def may_be_due(self) -> bool:
-        """Whether this version may require an evaluation or end the run."""
+        """Return True if this version may require an evaluation or end the run."""
         view = self._view
         return view.samples >= self._from_samples or view.version >= self._from_version
 
@@ -222,6 +219,8 @@ def next_checkpoint(epoch: float, every: float | None) -> float:
 
     >>> next_checkpoint(1.25, 0.5), next_checkpoint(1.5, 0.5), next_checkpoint(3.0, None)
     (1.5, 2.0, inf)
+    >>> next_checkpoint(0.3, 0.1)  # although 0.3 / 0.1 is a little below 3
+    0.4
     """
     return math.inf if every is None else every * (math.floor(epoch / every + 1e-9) + 1)
 

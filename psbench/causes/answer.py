@@ -91,7 +91,7 @@ class Answer:
 
     @property
     def explains(self) -> bool:
-        """Whether some cause has a larger share than the rest; else no waterfall is drawn."""
+        """Return True if some cause has a larger share than the rest; else no waterfall is drawn."""
         shares = [self._mean(lambda each, name=name: each.shares.get(name, 0.0)) for name in self.causes]
         return any(abs(share) > abs(self.rest) for share in shares)
 

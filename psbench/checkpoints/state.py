@@ -39,7 +39,7 @@ CountPair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 class _Declared(BaseModel):
     """Plain data with some declared fields; types are not converted."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, defer_build=True)
 
 
 class LogPiece(_Declared):
@@ -180,7 +180,9 @@ def _declared(kind: type) -> type[BaseModel]:
         each.name: (types[each.name], ... if each.default is MISSING is each.default_factory else None)
         for each in fields(kind)
     }
-    return create_model(kind.__name__, __config__=ConfigDict(extra="forbid", strict=True), **found)
+    return create_model(
+        kind.__name__, __config__=ConfigDict(extra="forbid", strict=True, defer_build=True), **found
+    )
 
 
 _ACTIONS = {"release": _declared(act.Release), "tell": _declared(act.Tell), "wake": _declared(act.SetTimer)}

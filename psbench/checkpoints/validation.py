@@ -130,7 +130,7 @@ def check_stop(path: Path, done: Mapping[str, float], before: Mapping[str, Any],
         if limit is not None and limit != before.get(name) and number > limit:
             raise SpecError(
                 f"stop.{name}: {limit:g} is not more than {path} has reached, {number:.6g}; give a larger "
-                "value, or name an earlier checkpoints name"
+                "value, or name an earlier checkpoint"
             )
 
 

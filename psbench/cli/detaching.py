@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,14 +61,21 @@ def attach_command(name: str, client: Any) -> str:
     return f"psbench attach {name} --scheduler {client.scheduler.address}"
 
 
-def follow(run: DetachedRun) -> Run:
-    """Follow a run to its end with progress on standard error."""
+def follow(run: DetachedRun, targets: Sequence[str] = ()) -> Run:
+    """Follow a run to its end with progress on standard error, and report it to targets of telemetry."""
     from psbench.backends.control import Control
+    from psbench.cli.execution import both
     from psbench.cli.monitor import Monitor
+    from psbench.cli.telemetry import telemetry
 
     while not run.facts and run.read():
         pass
     if run.experiment is None or not run.facts:
+        if targets:
+            say(f"{run.name} has ended: nothing is reported to {', '.join(targets)}")
         return run.wait()
-    with Monitor(run.name, run.experiment, run.facts, Control()) as monitor:
-        return run.wait(monitor)
+    with (
+        telemetry(targets, run.name) as reported,
+        Monitor(run.name, run.experiment, run.facts, Control()) as monitor,
+    ):
+        return run.wait(both(monitor, reported))

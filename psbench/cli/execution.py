@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 from psbench.cli.app import FAILED, TERMINATED, say
 from psbench.cli.starting import starting
+from psbench.cli.telemetry import telemetry
 from psbench.errors import naming
 
 #: seconds between two tries to save a run for which there is no place
 RETRY_S = 30.0
 
 if TYPE_CHECKING:
+    from psbench.backends.control import Observer
+    from psbench.core.log import EventLog
     from psbench.errors import NotSaved
     from psbench.experiment import Experiment
     from psbench.results.run import Run
@@ -29,8 +32,14 @@ def run_with_progress(
     *,
     overwrite: bool = False,
     start: Path | None = None,
+    targets: Sequence[str] = (),
 ) -> tuple[Run, int]:
     """Run with progress on standard error; return the run, and the exit code if it was interrupted, else 0.
+
+    Parameters
+    ----------
+    targets : sequence of str
+        Where the run is reported; see `psbench.cli.telemetry`.
 
     Raises
     ------
@@ -43,33 +52,46 @@ def run_with_progress(
 
     title = label or experiment.title
     try:
-        with starting(f"{title}: loading torch, the data and the model"):
-            from psbench.backends.control import Control
-            from psbench.cli.monitor import Monitor
-            from psbench.results.identity import check_folder, new_run_id
-            from psbench.runs.execution import run
-            from psbench.training.build import Workload
+        with telemetry(targets, experiment.title) as reported:
+            with starting(f"{title}: loading torch, the data and the model"):
+                from psbench.backends.control import Control
+                from psbench.cli.monitor import Monitor
+                from psbench.results.identity import check_folder, new_run_id
+                from psbench.runs.execution import run
+                from psbench.training.build import Workload
 
-            if folder is not None and start is None:  # `run` checks a resumed one's
-                check_folder(folder, new_run_id(), overwrite=overwrite)
-            control = Control()
-            workload = Workload.build(experiment)
-        with Monitor(title, experiment, workload.facts(), control) as monitor:
-            done = run(
-                experiment,
-                observer=monitor,
-                control=control,
-                folder=folder,
-                overwrite=overwrite,
-                workload=workload,
-                start=start,
-            )
+                if folder is not None and start is None:  # `run` checks a resumed one's
+                    check_folder(folder, new_run_id(), overwrite=overwrite)
+                control = Control()
+                workload = Workload.build(experiment)
+            with Monitor(title, experiment, workload.facts(), control) as monitor:
+                done = run(
+                    experiment,
+                    observer=both(monitor, reported),
+                    control=control,
+                    folder=folder,
+                    overwrite=overwrite,
+                    workload=workload,
+                    start=start,
+                )
     except NotSaved as error:
         where = save_elsewhere(error, folder or Path())
         raise PsbenchError(f"{error.why}; the run is saved in {where}") from None
     except KeyboardInterrupt:  # before the run began, or the second one
         raise Cancelled("interrupted; the run is discarded") from None
     return done, 0 if not control.stopping else 128 + (control.signal or signal.SIGINT)
+
+
+def both(first: Observer, second: Observer | None) -> Observer:
+    """Return an observer that calls two, or the first one if there is no second."""
+    if second is None:
+        return first
+
+    def observe(log: EventLog) -> None:
+        first(log)
+        second(log)
+
+    return observe
 
 
 def save_elsewhere(failed: NotSaved, folder: Path, wait: Callable[[float], None] = time.sleep) -> Path:

@@ -30,5 +30,13 @@ Scheduler = Annotated[
 Processes = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Number of concurrent runs; by default one per core.")
 ]
+Telemetry = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TARGET",
+        help="Report the run while it goes on: counters for Prometheus at prometheus:PORT (on loopback) or "
+        "prometheus:HOST:PORT, spans to a collector of OpenTelemetry at otlp:URL; may be repeated.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another run in the output folder.")]

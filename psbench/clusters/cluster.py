@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast
 
 from pydantic import (
+    NonNegativeInt,
     SerializeAsAny,
     ValidationInfo,
     field_validator,
@@ -26,14 +27,20 @@ from psbench.core.specification import limits_of
 from psbench.errors import ParameterError
 
 #: fields with a number for each machine
-_PER_MACHINE = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "server_bandwidth_mbit_s")
+_PER_MACHINE = (
+    *("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "server_bandwidth_mbit_s"),
+    "peer_latency_s",
+)
+#: those of them that a cluster need not have
+_OPTIONAL = ("bandwidth_down_mbit_s", "peer_latency_s")
 #: fields of a profile that a machine has
 _OF_MACHINE = ("speed", "memory_gb", "vcpu", "flavour")
 #: fields that clusters have had for a while only, written where they are used
 _LATER = (
     *("throttles", "corruptions", "service", "link_time", "first_window_bytes", "paces_live_runs"),
     *("link_sharing", "cores", "achieved_rates", "costs"),
-    *("workers_per_host", "host_bandwidth_mbit_s", "host_latency_s"),
+    *("workers_per_host", "host_bandwidth_mbit_s", "host_latency_s", "peer_latency_s"),
+    *("racks", "rack_bandwidth_mbit_s", "rack_latency_s"),
 )
 
 
@@ -64,6 +71,9 @@ class Cluster(Part):
         Each worker's link to the worker, as of homes, where what comes is faster than what goes.
     latency_s : float or list, seconds
         One way.
+    peer_latency_s : float, list or None, seconds
+        Each worker's part of the latency to another one, which is the sum of both parts, as of links that
+        messages pass one after the other. Without it that is the longer of both `latency_s`.
     server_bandwidth_mbit_s : float or list, megabits per second
         A server's link, shared by all workers, one for all servers or one each. With as little as one
         worker's link a single server would be the bottleneck of nearly every asynchronous run.
@@ -71,8 +81,8 @@ class Cluster(Part):
         Time that servers take for each message, and the coordinator for each decision.
     link_time : StepTime, its name, a mapping, or None
         How much the latency varies of pushes and of models. Measured seconds (`trace`) have a list for each
-        worker's link to the servers, and then one for each link back. Refused where workers exchange models
-        among themselves.
+        worker's link to the servers, and then one for each link back. Where workers exchange models among
+        themselves it is of their reports to the coordinator, and of its orders, which else take no time.
     first_window_bytes : int, bytes
         See `psbench.clusters.network.extra_round_trips`. 0: messages of any size are sent at once.
     link_sharing : "in_turn" or "equal"
@@ -89,6 +99,11 @@ class Cluster(Part):
         Workers of consecutive numbers share a host. Only a hierarchical All-Reduce uses the links within one.
     host_bandwidth_mbit_s, host_latency_s : float, megabits per second, and seconds one way
         Between two workers of a host.
+    racks : list of int
+        The rack of each worker; the servers are in rack 0. Every other rack has a line of
+        `rack_bandwidth_mbit_s` each way, which all messages into it and out of it share.
+    rack_latency_s : float, seconds
+        Of such a line, between workers; that to the servers is part of the workers' `latency_s`.
     paces_live_runs : bool
         Whether a live worker waits after each step until that has taken what it takes in virtual time, with
         the same draws: machines are emulated with the variation of their times, and a busy computer matters
@@ -162,6 +177,16 @@ class Cluster(Part):
         10_000.0, "link between two workers of a host", unit="Mbit/s", gt=0
     )
     host_latency_s: float = parameter(5e-5, "one-way latency between two workers of a host", unit="s", ge=0)
+    peer_latency_s: OfEachWorker | None = parameter(
+        None, "a worker's part of the latency to another; none: the longer latency_s of both", unit="s"
+    )
+    racks: tuple[NonNegativeInt, ...] = parameter((), "rack of each worker, 0: the servers'; empty: no racks")
+    rack_bandwidth_mbit_s: float = parameter(
+        10_000.0, "line of a rack per direction, shared by its workers", unit="Mbit/s", gt=0
+    )
+    rack_latency_s: float = parameter(
+        0.0, "latency of a rack's line one way, between workers", unit="s", ge=0
+    )
     costs: Costs | None = parameter(None, "watts and prices of the machines; none: not known")
 
     @field_validator("link_time", mode="before")
@@ -177,7 +202,7 @@ class Cluster(Part):
     @field_validator(*_PER_MACHINE, mode="before")
     @classmethod
     def _per_machine(cls, value: Any, info: ValidationInfo) -> OfEachWorker | None:
-        if value is None and info.field_name == "bandwidth_down_mbit_s":
+        if value is None and info.field_name in _OPTIONAL:
             return None
         each = "server" if str(info.field_name).startswith("server") else "worker"
         return per_worker(value, f"cluster {cls.name!r}: {info.field_name}", each)
@@ -208,7 +233,7 @@ class Cluster(Part):
 
     def profile(self) -> Profile:
         """Return the cluster as numbers."""
-        machines, down = self.machines(), self.bandwidth_down_mbit_s
+        machines, down, peer = self.machines(), self.bandwidth_down_mbit_s, self.peer_latency_s
         same = {f.name: getattr(self, f.name) for f in fields(Profile) if f.name in type(self).model_fields}
         of_machines: dict[str, Any] = {
             "name": self.name,
@@ -216,6 +241,7 @@ class Cluster(Part):
             "bandwidth_mbit_s": spread(self.bandwidth_mbit_s, len(machines)),
             "bandwidth_down_mbit_s": None if down is None else spread(down, len(machines)),
             "latency_s": spread(self.latency_s, len(machines)),
+            "peer_latency_s": None if peer is None else spread(peer, len(machines)),
         }
         return Profile(**same | of_machines)
 

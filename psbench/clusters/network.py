@@ -9,6 +9,7 @@ from typing import Any
 
 from psbench.clusters.link_times import LinkTimes
 from psbench.clusters.profile import Profile
+from psbench.clusters.ring import ring_s
 from psbench.clusters.shared_link import SharedLink
 from psbench.errors import ParameterError
 
@@ -105,18 +106,23 @@ class Network:
         self._server_rates = [BYTES_PER_MBIT * mbit for mbit in profile.server_links(servers)]
         self._links: list[SharedLink] = []
         self.share(shares or [1.0 / servers] * servers)
-        self._latency = list(profile.latency_s)
+        self._latency, self._between = list(profile.latency_s), profile.between_s
         self._hop = profile.server_latency_s if servers > 1 else 0.0
         self._workers_per_host = profile.workers_per_host
         self._host_rate = BYTES_PER_MBIT * profile.host_bandwidth_mbit_s
         self._host_latency = profile.host_latency_s
-        self._equal = len(set(worker_rates)) == 1 and len(set(self._latency)) == 1
+        self._alike = not profile.racks and len({*self._latency, *(profile.peer_latency_s or ())}) == 1
+        self._equal = len(set(worker_rates)) == 1 and self._alike
+        #: seconds of rings over links that differ, by bytes and workers
+        self._rings: dict[tuple[float, tuple[int, ...]], float] = {}
         self._up_free = self._down_free = self._carried = 0.0
         self._achieved, self._window = profile.achieved_rates, profile.first_window_bytes
         self._times = times
         self._fixed = not self._window and times is None
         self.is_shared = profile.link_sharing == "equal"
-        self._links = [SharedLink(1.0 / self._slot) for _ in range(2)]
+        self._racks, self._rack_rates = profile.racks or (0,) * profile.num_workers, profile.rack_rates
+        self._rack_rate = BYTES_PER_MBIT * profile.rack_bandwidth_mbit_s
+        self._links = [SharedLink(1.0 / self._slot, self._rack_rate) for _ in range(2)]
         #: of each worker, up or back: when its last message arrives as was last known, its latency, and the
         #: time for which its arrival is scheduled
         self._last: dict[tuple[int, int], tuple[float, float, float]] = {}
@@ -159,7 +165,8 @@ class Network:
             [rate * part for rate, part in zip(rates, parts, strict=True)] for rates in self._unthrottled
         )
         self._rates = list(map(min, self._up_rates, self._down_rates))
-        self._equal = len(set(self._rates)) == 1 and len(set(self._latency)) == 1
+        self._equal = len(set(self._rates)) == 1 and self._alike
+        self._rings.clear()
         self.share(self._shares)
 
     def server_loads(self) -> list[float]:
@@ -212,7 +219,7 @@ class Network:
         """Begin a message on a link that is shared; see `contention_delay`."""
         self._carried += num_bytes
         flow = self._flow_of[worker, back] = next(self._flows)
-        arrives = self._links[back].begin(flow, num_bytes, rate, now) + latency
+        arrives = self._links[back].begin(flow, num_bytes, rate, now, self._racks[worker]) + latency
         self._last[worker, back] = arrives, latency, arrives
         return arrives
 
@@ -245,15 +252,32 @@ class Network:
     def ring(self, num_bytes: float, workers: Sequence[int]) -> float:
         """Return the seconds of a ring All-Reduce among workers.
 
-        2 (n - 1) rounds, in which each sends bytes / n to its neighbour; the slowest link, up or
-        down, and the longest latency set the pace: 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency.
+        2 (n - 1) rounds, in which each sends bytes / n to its neighbour, up its own link and down the
+        neighbour's. Over equal links they take 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency; see
+        `ring_s` for others.
 
         Source
         ------
         Patarasuk and Yuan (2009).
         """
         n = len(workers)
-        return 2 * (n - 1) * self.hop(num_bytes / n, workers) if n > 1 else 0.0
+        if n < 2:
+            return 0.0
+        if self._equal:
+            return 2 * (n - 1) * self.hop(num_bytes / n, workers)
+        of = num_bytes, tuple(workers)
+        if of not in self._rings:
+            hops = [*zip(workers, [*workers[1:], workers[0]], strict=True)]
+            piece, achieved = num_bytes / n, self._achieves(num_bytes / n)
+            waits = 1 + 2 * extra_round_trips(piece, self._window)
+            rates = [
+                min(self._up_rates[one], self._down_rates[other], achieved, BYTES_PER_MBIT * over_lines)
+                for (one, other), over_lines in zip(hops, self._rack_rates(hops), strict=True)
+            ]
+            self._rings[of] = ring_s(
+                [piece / rate for rate in rates], [waits * self._between(*hop) for hop in hops]
+            )
+        return self._rings[of]
 
     def two_levels(self, num_bytes: float, groups: Sequence[Sequence[int]], local: bool) -> float:
         """Return the seconds of an All-Reduce in rings of groups, and in rings between groups.
@@ -299,9 +323,9 @@ class Network:
         for num_bytes, rates, passes in ways:
             achieves, slot = self._achieves(num_bytes, self._shares), num_bytes * self._slot
             waits = 1 + 2 * extra_round_trips(num_bytes * max(self._shares), self._window)
-            link = SharedLink(1.0 / self._slot)
+            link = SharedLink(1.0 / self._slot, self._rack_rate)
             for worker in workers if self.is_shared else ():
-                link.begin(worker, num_bytes, min(rates[worker], achieves), 0.0)
+                link.begin(worker, num_bytes, min(rates[worker], achieves), 0.0, self._racks[worker])
             seconds += max(
                 (
                     link.ends(worker)

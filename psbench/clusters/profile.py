@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from psbench.clusters.faults import Corruption, Failure, LateJoin, Slowdown, Throttle, check_incidents
@@ -37,7 +39,7 @@ class Profile:
     memory_gb, vcpu, flavour : (num_workers,)
         Gigabytes; virtual CPUs, None where not known; what the machines are called, which may be empty.
     bandwidth_mbit_s, latency_s : (num_workers,)
-    bandwidth_down_mbit_s : (num_workers,) or None
+    bandwidth_down_mbit_s, peer_latency_s : (num_workers,) or None
     server_bandwidth_mbit_s : float or (num_servers,)
     **others
         These and all others mean what the fields of these names mean in `Cluster`.
@@ -76,6 +78,10 @@ class Profile:
     workers_per_host: int = 1
     host_bandwidth_mbit_s: float = 10_000.0
     host_latency_s: float = 5e-5
+    peer_latency_s: tuple[float, ...] | None = None
+    racks: tuple[int, ...] = ()
+    rack_bandwidth_mbit_s: float = 10_000.0
+    rack_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name!r}"
@@ -88,6 +94,13 @@ class Profile:
         _each(where, "latency_s", self.latency_s, positive=False)
         _same_length(where, "bandwidth_down_mbit_s", self.down_mbit_s, len(self.speed))
         _each(where, "bandwidth_down_mbit_s", self.down_mbit_s, positive=True)
+        if self.peer_latency_s is not None:
+            _same_length(where, "peer_latency_s", self.peer_latency_s, len(self.speed))
+            _each(where, "peer_latency_s", self.peer_latency_s, positive=False)
+        if self.racks:
+            _same_length(where, "racks", self.racks, len(self.speed))
+            if self.link_sharing != "equal":
+                raise ParameterError(f"{where}: racks: needs link_sharing 'equal', got {self.link_sharing!r}")
         self.step_time.check_workers(len(self.speed))
         if self.link_time is not None:
             self.link_time.check_workers(2 * len(self.speed))  # to the servers, and then back
@@ -109,6 +122,28 @@ class Profile:
     def down_mbit_s(self) -> tuple[float, ...]:
         """Each worker's link to the worker."""
         return self.bandwidth_mbit_s if self.bandwidth_down_mbit_s is None else self.bandwidth_down_mbit_s
+
+    def between_s(self, one: int, other: int) -> float:
+        """Return the latency between two workers, seconds."""
+        over_lines = self.rack_latency_s * len(self.lines(one, other))
+        if self.peer_latency_s is None:
+            return max(self.latency_s[one], self.latency_s[other]) + over_lines
+        return self.peer_latency_s[one] + self.peer_latency_s[other] + over_lines
+
+    def lines(self, one: int, other: int) -> list[tuple[str, int]]:
+        """Return the lines that a message from one worker to another passes: out of a rack, into one."""
+        if not self.racks or self.racks[one] == self.racks[other]:
+            return []
+        ways = ("out of", self.racks[one]), ("into", self.racks[other])
+        return [way for way in ways if way[1]]
+
+    def rack_rates(self, hops: Sequence[tuple[int, int]]) -> list[float]:
+        """Return the Mbit/s that lines of racks leave to each of some messages at once; infinite without."""
+        over = Counter(line for hop in hops for line in self.lines(*hop))
+        return [
+            min((self.rack_bandwidth_mbit_s / over[line] for line in self.lines(*hop)), default=inf)
+            for hop in hops
+        ]
 
     @property
     def starters(self) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ class Recovery(Specification):
 
     @property
     def lets_workers_join(self) -> bool:
-        """Whether missing training workers join as soon as there is room for them."""
+        """Return True if missing training workers join as soon as there is room for them."""
         return self.replace_workers or self.min_workers is not None
 
     def check(self, num_workers: int, compositions: Sequence[Strategy]) -> None:

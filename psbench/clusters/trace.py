@@ -122,12 +122,12 @@ class Trace(StepTime):
 
     @property
     def in_seconds(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the trace holds seconds instead of factors."""
+        """Return True if the trace holds seconds instead of factors."""
         return bool(self.seconds or self.path)
 
     @property
     def in_blocks(self) -> bool:
-        """Whether the trace is sampled in blocks of steps."""
+        """Return True if the trace is sampled in blocks of steps."""
         return self.order == "blocks" or (self.order is None and self.in_seconds)
 
     @property

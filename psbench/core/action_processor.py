@@ -135,11 +135,13 @@ class ActionProcessor:
         self._replies_aggregate = now.aggregation.reply != "model"
         self._waits_for_neighbours = isinstance(now.consistency, WaitsForNeighbours)
         self._exchanged: _Exchanged | None = None
+        self.set_ranges(now.placement.ranges(self._wire_size.layout))
         self.peer_to_peer, self.view.neighbourhood = False, None
         if isinstance(now.placement, PeerToPeer):
             self.peer_to_peer = True
             self.view.neighbourhood = Neighbourhood(self.view, now.placement, now.communication)
-        self.set_ranges(now.placement.ranges(self._wire_size.layout))
+            self._sent_bytes = self._wire_size.of(now.communication.codec, now.placement)
+            self._steps_first = not sends_before_step(now.communication)
         own_rate = type(now.communication).rate_epoch is not Communication.rate_epoch
         self._rate_epoch = now.communication.rate_epoch if own_rate else None
         self._order_hooks: list[Any] = defined("on_release", now.communication, now.stragglers, now.selection)
@@ -205,7 +207,7 @@ class ActionProcessor:
 
     def mix(self, mix: act.Mix) -> None:
         """Replace workers' models by mixtures; each then has one more version of its own."""
-        view, now = self.view, self.composition
+        view = self.view
         for number in mix.rows:
             worker = view.workers[number]
             # a newcomer begins with another's model, at a version that it has already
@@ -219,8 +221,8 @@ class ActionProcessor:
         # a ring of n workers sends 2 (n - 1) of its n-th parts from each of them
         received = sum(len(row.keys() - {number}) for number, row in mix.rows.items())
         models = 2 * (len(mix.rows) - 1) if mix.meet else received
-        size = models * self._wire_size.of(now.communication.codec, now.placement)
-        text = {"sent": mix.sent, "steps_first": not sends_before_step(now.communication), "rows": mix.rows}
+        size = models * self._sent_bytes
+        text = {"sent": mix.sent, "steps_first": self._steps_first, "rows": mix.rows}
         first = next(iter(mix.rows))
         columns = {"id": mix.push, "version": mix.versions[first], "bytes": size, "text": plain_json(text)}
         self.record(Kind.MIX, worker=first, **columns)

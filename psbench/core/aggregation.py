@@ -196,7 +196,7 @@ class Aggregation(Part):
 
     @property
     def exchanges(self) -> bool:
-        """Whether its pushes are summed in several exchanges, each depending on the previous one."""
+        """Return True if pushes are summed in several exchanges, each depending on the previous one."""
         return type(self).exchange is not Aggregation.exchange
 
     @property

@@ -289,8 +289,11 @@ class State(MutableMapping[str, Any]):
 
     def tensors(self) -> dict[str, Vector]:
         """Return all values as tensors, without copying; numbers become 0-dimensional tensors."""
-        wide = self.like.new_zeros(0).double()
-        return {n: wide.new_tensor(v) if isinstance(v, float) else v for n, v in self._values.items()}
+        zero = self.like.new_zeros
+        return {
+            name: zero(()).double().fill_(value) if isinstance(value, float) else value
+            for name, value in self._values.items()
+        }
 
     def load(self, tensors: Mapping[str, Vector]) -> None:
         """Set the values that `tensors` returned, without copying."""

@@ -30,7 +30,7 @@ _LAST_S = 1e10
 
 
 class _Text(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, defer_build=True)
 
 
 class _Injection(_Text):

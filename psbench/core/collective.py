@@ -72,7 +72,7 @@ class Collective(Placement):
 
     @property
     def has_groups(self) -> bool:
-        """Whether workers may add up in groups first."""
+        """Return True if workers may add up in groups first."""
         return False
 
     def groups(

@@ -189,12 +189,12 @@ class Engine:
 
     @property
     def measuring(self) -> bool:
-        """Whether a `Measure` is pending: events are queued, and the state cannot be saved."""
+        """Return True if a `Measure` is pending: events are queued, and the state cannot be saved."""
         return self._processor.measuring_part is not None
 
     @property
     def handles_pushes(self) -> bool:
-        """Whether a part besides the consistency defines `on_push`, where it may drop a computing worker."""
+        """Return True if a part besides the consistency defines `on_push`; it may drop a computing worker."""
         return bool(self._before_push)
 
     def state_dict(self) -> dict[str, Any]:

@@ -98,9 +98,12 @@ class ImportedCall(Imported):
 
 
 def is_there(name: str) -> bool:
-    """Return whether a package is installed, without importing it.
+    """Return whether a package is installed, without importing it (but those above it).
 
-    >>> is_there("json"), is_there("no_such_package")
-    (True, False)
+    >>> is_there("json"), is_there("no_such_package"), is_there("no_such_package.part")
+    (True, False, False)
     """
-    return find_spec(name) is not None
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # a package above it is missing
+        return False

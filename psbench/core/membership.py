@@ -83,7 +83,7 @@ class EngineMembership:
         self._processor.todo.append(act.Release(worker.id))
 
     def any_under_way(self, spared: set[int]) -> bool:
-        """Whether a worker other than the spared ones holds a version of the model or overlaps."""
+        """Return True if a worker other than the spared ones holds a version of the model or overlaps."""
         return any(w.base_version >= 0 or w.overlapping for w in self._others(spared))
 
     def restart_void_work(self, spared: set[int]) -> None:

@@ -244,17 +244,17 @@ class Communication(Part):
 
     @property
     def is_encoded(self) -> bool:
-        """Whether messages are encoded in either direction."""
+        """Return True if messages are encoded in either direction."""
         return {self.codec.name, self.codec_down.name} != {"none"}
 
     @property
     def steps_by_itself(self) -> bool:
-        """Whether a worker steps a model by an optimizer of its own, as under `OwnSteps`."""
+        """Return True if a worker steps a model by an optimizer of its own, as under `OwnSteps`."""
         return False
 
     @property
     def pushes_sums(self) -> bool:
-        """Whether a push carries the sum of several steps' gradients instead of their mean."""
+        """Return True if a push carries the sum of several steps' gradients instead of their mean."""
         return self.overlaps and not self.steps_by_itself
 
     def smallest_step(self, batch: int) -> int:

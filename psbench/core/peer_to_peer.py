@@ -161,13 +161,11 @@ def sends_before_step(communication: Communication) -> bool:
     return isinstance(communication, MixedSteps) and communication.sends_first
 
 
-def unfit_without_server(
-    strategy: Composition, *, tolerance: bool, corruptions: bool, link_times: bool
-) -> str:
+def unfit_without_server(strategy: Composition, *, tolerance: bool, corruptions: bool) -> str:
     """Return why an experiment needs a common model that its workers lack; empty if it fits.
 
     `tolerance`: whether it ends when an update hardly moves the model; `corruptions`: whether workers send
-    wrong vectors; `link_times`: whether latencies between workers and servers vary.
+    wrong vectors.
     """
     if not isinstance(strategy.placement, PeerToPeer):
         return ""
@@ -176,11 +174,6 @@ def unfit_without_server(
         return f"{measuring[0]}: measures a common model, but every worker has its own; use another part"
     if tolerance:
         return "stop.tolerance: there is no common model; stop by epochs, updates or target_accuracy"
-    if link_times:
-        return (
-            "cluster.link_time: applies to latencies between workers and servers, but there is no "
-            "server; set latency_s for constant latencies between workers"
-        )
     m = strategy.communication
     sent_by_step = isinstance(strategy.aggregation, NeighbourMixing) and not sends_before_step(m)
     if corruptions and not sent_by_step:

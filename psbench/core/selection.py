@@ -206,12 +206,12 @@ class Selection(Part):
 
     @property
     def chooses(self) -> bool:
-        """Whether it has a rule of its own, in place of reshuffling the shard on every pass."""
+        """Return True if a rule chooses the samples; else the shard is reshuffled on every pass."""
         return overrides(self, "choose")
 
     @property
     def reads_evaluations(self) -> bool:
-        """Whether the server's half reads evaluations, which then include values by neighbourhood."""
+        """Return True if the server's half reads evaluations, which then include values by neighbourhood."""
         return overrides(self, "on_evaluated")
 
     # ---------------------------------------------------------------- the worker's half

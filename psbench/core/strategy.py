@@ -143,23 +143,23 @@ class Strategy(Specification):
 
     @property
     def holds_versions(self) -> bool:
-        """Whether servers keep the versions from which workers and pending pushes started."""
+        """Return True if servers keep the versions from which workers and pending pushes started."""
         return "distance_sq" in self.measures or self.aggregation.needs_base
 
     @property
     def own_steps(self) -> bool:
-        """Whether a worker updates its own model between pushes, or votes on its steps."""
+        """Return True if a worker updates its own model between pushes, or votes on its steps."""
         m = self.communication
         return self.has_local_steps or m.overlaps or m.pushes == "together"
 
     @property
     def has_local_steps(self) -> bool:
-        """Whether a worker has an optimizer of its own and keeps its steps between pushes."""
+        """Return True if a worker has an optimizer of its own and keeps its steps between pushes."""
         return self.communication.steps_by_itself
 
     @property
     def pushes_raw_gradients(self) -> bool:
-        """Whether every worker pushes exactly a 32-bit gradient after every step."""
+        """Return True if every worker pushes exactly a 32-bit gradient after every step."""
         m = self.communication
         columns = {"compute_s", "send_s", "loss"} >= set(self.reads)
         own = self.computes_on_workers or m.accumulates or has_own_policy(m) or self.selection.chooses
@@ -167,7 +167,7 @@ class Strategy(Specification):
 
     @property
     def computes_on_workers(self) -> bool:
-        """Whether a worker updates a model, or pushes another payload than the mean gradient."""
+        """Return True if a worker updates a model, or pushes another payload than the mean gradient."""
         return self.own_steps or has_own_half(self.communication)
 
     @property
@@ -176,7 +176,7 @@ class Strategy(Specification):
 
     @property
     def decides_own_rounds(self) -> bool:
-        """Whether a worker itself decides the number of mini-batches in a push.
+        """Return True if a worker itself decides the number of mini-batches in a push.
 
         Not where all vote after every mini-batch, or a worker cuts a single one into pieces.
         """
@@ -195,12 +195,12 @@ class Strategy(Specification):
 
     @property
     def sends_fragments(self) -> bool:
-        """Whether a push carries a fragment of the model instead of all entries."""
+        """Return True if a push carries a fragment of the model instead of all entries."""
         return type(self.communication).fragments is not Communication.fragments
 
     @property
     def keeps_steps(self) -> bool:
-        """Whether workers make progress without an update, by keeping a step after a vote."""
+        """Return True if workers make progress without an update, by keeping a step after a vote."""
         return self.communication.pushes == "together"
 
     @property
@@ -220,28 +220,28 @@ class Strategy(Specification):
 
     @property
     def reads_validation(self) -> bool:
-        """Whether some part decides by a validation loss."""
+        """Return True if some part decides by a validation loss."""
         return bool({"test_loss", "model_loss", "candidate_loss"} & {*self.reads, *self.measures})
 
     @property
     def sends_differences(self) -> bool:
-        """Whether a worker that pushes its model sends the difference from the model it received."""
+        """Return True if a worker that pushes its model sends the difference from the model it received."""
         return self.aggregation.payload == "parameters" and not self.communication.codec.entrywise
 
     @property
     def whole_rate(self) -> bool:
-        """Whether an update applies the optimizer's full rate, regardless of the number of its gradients."""
+        """Return True if an update applies the optimizer's full rate, however many gradients it has."""
         a = self.aggregation
         return self.lr_scaling == "none" and a.payload == "gradient" and not a.shares_rate
 
     @property
     def leaves_residuals(self) -> bool:
-        """Whether workers keep residuals of their pushes (error feedback)."""
+        """Return True if workers keep residuals of their pushes (error feedback)."""
         codec = self.communication.codec.has_memory and not isinstance(self.placement, Collective)
         return codec or self.aggregation.exchanges
 
     def forgets_residual(self, before: Strategy) -> bool:
-        """Whether residuals from the composition `before` cannot be sent under this one.
+        """Return True if residuals from the composition `before` cannot be sent under this one.
 
         Gradients and parameters differ in unit: the residual of the one cannot be added to the other. Nor can
         that of one vector to a push of several. Who has not pushed under `before` may have one of a
@@ -339,7 +339,7 @@ class Strategy(Specification):
 
     @property
     def names_selection(self) -> bool:
-        """Whether the composition names its selection, and so ends the previous composition's selection."""
+        """Return True if the composition names its selection, which replaces the previous one."""
         return "selection" in self.model_fields_set
 
     def after(self, before: Strategy) -> Strategy:

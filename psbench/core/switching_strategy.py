@@ -54,7 +54,7 @@ class Switch(Specification):
 
     @property
     def reduces_momentum(self) -> bool:
-        """Whether updates after the switch use less momentum than the optimizer's setting."""
+        """Return True if updates after the switch use less momentum than the optimizer's setting."""
         return self.momentum in self.REDUCED
 
     def momentum_scale(self, updates: int, num_workers: int) -> float:

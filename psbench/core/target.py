@@ -70,7 +70,7 @@ class Target(Specification):
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether the target is a validation accuracy, which a plain number as a target means."""
+        """Return True if the target is a validation accuracy, which a plain number as a target means."""
         return self.column == "val_accuracy"
 
     def reached(self, value: float | None) -> bool:

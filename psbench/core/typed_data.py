@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 class FileData(BaseModel):
     """A mapping of a file: its keys are known, and its numbers finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 def typed(kind: type[_T], plain: Any, where: str | Path) -> _T:

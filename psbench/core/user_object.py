@@ -56,7 +56,7 @@ class Own(Part):
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields})
 
     def __eq__(self, other: object) -> bool:
-        """Whether the descriptions are equal, and the objects thus interchangeable."""
+        """Return True if the descriptions are equal, and the objects thus interchangeable."""
         return isinstance(other, type(self)) and self.model_dump() == other.model_dump()
 
     def __hash__(self) -> int:
@@ -68,7 +68,7 @@ class Own(Part):
 
     @property
     def is_there(self) -> bool:
-        """Whether the object is present, and not only its description."""
+        """Return True if the object is present, and not only its description."""
         return self._object is not None
 
     @property

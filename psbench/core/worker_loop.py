@@ -7,6 +7,7 @@ statistics of the steps since its last message.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -215,11 +216,15 @@ class WorkerLoop:
         return push
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of a waiting worker's loop as plain data."""
-        own = {name: getattr(self, name) for name in _SAVED}
-        stats = {n: self._stats[n] for n in self.reads if n in self._stats and n != "compute_s"}
+        """Return the state of a waiting worker's loop as plain data, read-only; later steps do not change it.
+
+        Orders are read-only too, so they are not copied: live workers store this state at every release.
+        """
+        own = dict(zip(_SAVED, _values_of(self), strict=True))
+        own["_stats"] = {n: self._stats[n] for n in self.reads if n in self._stats and n != "compute_s"}
         policy = dict(self._policy.__dict__) | dict(self._policy.__pydantic_private__ or {})
-        return copy.deepcopy(own | {"_stats": stats, "policy": policy})
+        own["policy"] = copy.deepcopy(policy)
+        return own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state from `state_dict`."""
@@ -272,3 +277,4 @@ _SAVED = (
         "_allowance",
     ),
 )
+_values_of = operator.attrgetter(*_SAVED)

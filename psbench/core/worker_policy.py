@@ -21,7 +21,7 @@ class WorkerPolicy(BaseModel):
     loop (`core.worker_loop`) handles the orders `batch_size` and `push` itself.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     def after_step(self, stats: Mapping[str, float]) -> Directive:
         """Return the directive after a step."""

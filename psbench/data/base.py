@@ -224,7 +224,7 @@ class DataSource(Part):
 
     @property
     def travels(self) -> bool:
-        """Whether a live run sends the data to its processes, because they cannot load it by name."""
+        """Return True if a live run sends the data to its processes, because they cannot load it by name."""
         return False
 
     def bare(self) -> DataSource:

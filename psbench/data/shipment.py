@@ -69,7 +69,7 @@ class PartialTensor:
         return self._values.element_size()
 
     def is_floating_point(self) -> bool:
-        """Whether the numbers are floats."""
+        """Return True if the numbers are floats."""
         return self._values.is_floating_point()
 
     def min(self) -> Tensor:

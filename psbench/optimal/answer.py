@@ -179,7 +179,7 @@ class OptimalTime:
 
     @property
     def _has_floor(self) -> bool:
-        """Whether the hard function has a coordinate at the smallest value that a run has reached."""
+        """Return True if the hard function has a coordinate at the smallest value that a run has reached."""
         least = min(curve[1, -1] for curves in self.curves.values() for curve in curves if curve.size)
         return least > 0 and self.bound.unavoidable(self.target_of(float(least))) > 0
 
@@ -271,7 +271,7 @@ class OptimalTime:
 
     @property
     def explains(self) -> bool:
-        """Whether there is a figure."""
+        """Return True: the section always has a figure."""
         return True
 
     def cells(self) -> tuple[list[str], list[list[str]]]:

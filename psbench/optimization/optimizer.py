@@ -60,12 +60,12 @@ class Optimizer(Part):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether some entries have weight decay and others none."""
+        """Return True if some entries have weight decay and others none."""
         return self.decay == "matrices" and self.weight_decay > 0
 
     @property
     def moves_without_gradient(self) -> bool:
-        """Whether a step changes an entry or its state even if the gradient is 0."""
+        """Return True if a step changes an entry or its state even if the gradient is 0."""
         return True
 
     def beside_the_rate(self, usual: Optimizer) -> str:

@@ -72,7 +72,7 @@ class _Declared(Metric):
 
     @property
     def lower_is_better(self) -> bool | None:  # pyrefly: ignore[bad-override]
-        """Whether smaller values are better; None if undeclared."""
+        """Return True if smaller values are better; None if undeclared."""
         return None if self.better is None else self.better == "lower"
 
 

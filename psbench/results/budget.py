@@ -111,7 +111,7 @@ def no_speed_up(runs: Sequence[Run], base: Sequence[Run], equal: str = "") -> st
 
 
 def is_complete(run: Run) -> bool:
-    """Whether a run ended by one of its rules, neither by hand nor by divergence."""
+    """Return True if a stopping rule ended the run, neither a user nor divergence."""
     return bool(run.meta.get("status", "finished") == "finished")
 
 

@@ -231,7 +231,7 @@ def _following(rows: Rows, own: pd.DataFrame) -> list[tuple[str, int] | None]:
 
 
 def _marks(log: EventLog) -> Iterator[_Event]:
-    """Yield what has no duration: joins, departures, switches."""
+    """Yield the events without a duration: joins, departures, switches."""
     rows = pick(log.rows(), *_MARKS)
     for row, time_s in zip(rows, _nanoseconds(rows["time_s"]), strict=True):
         kind = Kind(row["kind"])

@@ -31,7 +31,7 @@ PositiveCount: TypeAlias = Annotated[int, Field(ge=1, le=_LARGEST)]
 class _Declared(BaseModel):
     """Plain data with declared fields for the names that are read; types are not converted."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 def _rising(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:

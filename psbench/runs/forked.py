@@ -61,7 +61,7 @@ class ForkedExperiment(Experiment):
         return self._beginning
 
     def __eq__(self, other: object) -> bool:
-        """Whether the experiments are equal, regardless of their origin."""
+        """Return True if the experiments are equal, regardless of their origin."""
         names = Experiment.model_fields
         return isinstance(other, Experiment) and all(getattr(self, n) == getattr(other, n) for n in names)
 

@@ -1,4 +1,4 @@
-"""Restrict Python's garbage collector to a run's own objects, without those imported before."""
+"""Keep Python's garbage collector from searching imported modules, which are no garbage."""
 
 from __future__ import annotations
 
@@ -32,3 +32,23 @@ def only_new_objects_searched() -> Iterator[None]:
     finally:
         gc.unfreeze()
         _holders.remove("a run")
+
+
+@contextmanager
+def imports_not_searched() -> Iterator[None]:
+    """Pause garbage collection while modules are imported.
+
+    Torch and psbench make 300,000 objects, hardly any of which becomes garbage. Python would search them over
+    and over as they come, which takes 0.4 of the 4.3 s until a command has imported them.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not gc.get_freeze_count():  # both at once make all objects old: the next search passes over them
+            gc.freeze()
+            gc.unfreeze()
+        gc.enable()

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from psbench.errors import ExtensionWarning
+
+#: read once: each reading opens a file of every installed package
+_all_points = cache(entry_points)
+
+
+def points_of(group: str) -> EntryPoints:
+    """Return the entry points of a group."""
+    return _all_points().select(group=group)
 
 
 def installed(group: str, taken: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
@@ -15,7 +24,7 @@ def installed(group: str, taken: Collection[str] = ()) -> Iterator[tuple[str, An
 
     Those that cannot be loaded, and those whose name is `taken`, are left out with an `ExtensionWarning`.
     """
-    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+    for point in sorted(points_of(group), key=lambda point: point.name):
         what = f"{point.name!r} of {group} ({point.value})"
         if point.name in taken:
             warnings.warn(f"{what} is ignored: psbench itself uses that name", ExtensionWarning, stacklevel=2)

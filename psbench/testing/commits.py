@@ -9,11 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from psbench.core import Action, Aggregation, Apply, ClusterView, Push, Strategy
+from psbench.core.events import Leave
 from psbench.testing.invariants import BrokenContract
 from psbench.testing.scripted_cluster import ScriptedCluster
 
 #: commits of a run that are decided again, each of them several times
 _COMMITS = 8
+#: when the last worker leaves: after some versions of a barrier, as the longest step takes 1.5 s
+_LEAVES_S = 4.6
 
 
 def check_finite(where: str, actions: Sequence[Action]) -> None:
@@ -31,7 +34,7 @@ def check_finite(where: str, actions: Sequence[Action]) -> None:
 
 
 def probed_commits(strategy: Strategy, num_workers: int, events: int) -> list[Apply]:
-    """Return the commits of a run without losses, each of several pushes also with unequal samples.
+    """Return the commits of a run in which a worker leaves, each of several pushes also with unequal samples.
 
     Raises
     ------
@@ -60,6 +63,7 @@ def probed_commits(strategy: Strategy, num_workers: int, events: int) -> list[Ap
         strategy.model_copy(update={"aggregation": watched(**fields)}),
         lambda worker, number: 1.0 + 0.1 * worker,
         num_workers=num_workers,
+        changes=[(_LEAVES_S, Leave(num_workers - 1))] if num_workers > 2 else [],
         epochs=20,
     )
     cluster.run(events=events)

@@ -89,7 +89,7 @@ class Invariants:
 
     @property
     def _by_worker(self) -> bool:
-        """Whether each worker has its own versions, each made by one push."""
+        """Return True if each worker has its own versions, each made by one push."""
         return isinstance(self.engine.composition.placement, PeerToPeer)
 
     # ---------------------------------------------------------------- rows

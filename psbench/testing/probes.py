@@ -36,6 +36,8 @@ from psbench.training.trainer import StepResult
 _SLOWLY = SGD(lr=0.01, momentum=0.5)
 #: of one worker; enough that its model has been replaced
 _ROUNDS = 3
+#: how many times the first loss is more than a large momentum overshoots by
+_DIVERGES = 1000.0
 
 
 # -------------------------------------------------------------------- the server's half
@@ -233,12 +235,20 @@ def check_descent(strategy: Strategy, cluster: ScriptedCluster) -> None:
     for _, event, actions in cluster.history:
         run.follow(event, actions)
     first, *others = (float((x - run.goal).square().sum()) / 2 for x in run.versions)
-    if others and not min(others) < first:  # a large momentum may overshoot later
+    if not others:
+        return
+    if not min(others) < first:  # a large momentum may overshoot later
         raise MisfitOrBroken(
             f"{strategy.name}: on |x - a|^2 / 2 the loss rises, from {first:.3g} to {others[-1]:.3g} over "
             f"{len(others)} versions. Most likely a sign: gradients and differences are directions "
             "of descent, which `update` subtracts and `payload` returns as they are; a difference is the "
             "received model minus the worker's own"
+        )
+    if others[-1] > _DIVERGES * first:
+        raise MisfitOrBroken(
+            f"{strategy.name}: on |x - a|^2 / 2 the loss falls to {min(others):.3g} and grows to "
+            f"{others[-1]:.3g} over {len(others)} versions. Most likely steps count more than once: a "
+            "difference is from the model that was received last, and a version has each push once"
         )
 
 

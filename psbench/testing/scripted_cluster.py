@@ -154,7 +154,7 @@ class ScriptedCluster(PromptDriver):
 
     @property
     def done(self) -> bool:
-        """Whether all workers have left and none will join."""
+        """Return True if all workers have left and none will join."""
         if self.engine.view.num_active:
             return False
         return not any(isinstance(entry[4], ev.Join) for entry in self._heap)

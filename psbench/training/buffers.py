@@ -54,6 +54,8 @@ class Buffers:
 
     def load(self, values: Tensor) -> None:
         """Set the buffers from a vector."""
+        if not (self._views or self._others):
+            return
         self.flat.copy_(values)
         for owner, name, view in self._views:
             if owner._buffers[name] is not view:  # a forward has put another tensor in its place

@@ -147,13 +147,21 @@ class LocalModel:
         self._own.of(own)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state of a waiting worker, as copies."""
-        epoch = torch.tensor(self._own.epoch, dtype=torch.float64)
-        found = {"parameters": self.parameters, "buffers": self.buffers, EPOCH: epoch}
-        found |= {STATE + name: tensor for name, tensor in self.state.tensors().items()}
-        found |= {OPTIMIZER + name: tensor for name, tensor in self._own.tensors().items()}
-        found |= {ANSWER + name: tensor for name, tensor in self._own.answer.items()}
-        return {name: tensor.clone() for name, tensor in found.items()}
+        """Return the state of a waiting worker, read-only; later steps do not change it.
+
+        A received model is not copied: live workers store their state at every release.
+        """
+        own = self._own
+        parameters = self.parameters.clone() if self._keeps_model else self.parameters
+        found = {"parameters": parameters, "buffers": self.buffers}
+        if own.epoch:
+            found[EPOCH] = torch.tensor(own.epoch, dtype=torch.float64)
+        for name, tensor in own.answer.items():
+            found[ANSWER + name] = tensor
+        for prefix, changing in (STATE, self.state.tensors()), (OPTIMIZER, own.tensors()):
+            for name, tensor in changing.items():
+                found[prefix + name] = tensor.clone()
+        return found
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore the state that `state_dict` returned."""

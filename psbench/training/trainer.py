@@ -22,7 +22,7 @@ from psbench.optimization.absent import absent_entries
 from psbench.optimization.clip import Clip
 from psbench.optimization.losses import CROSS_ENTROPY, Loss
 from psbench.seeds import Streams
-from psbench.training.batches import Batches, BatchPosition
+from psbench.training.batches import Batches, BatchPosition, samples_at
 from psbench.training.chooser import Chooser
 from psbench.training.dense_gradient import CheckedGradient, dense_gradient
 from psbench.training.device import computed
@@ -294,7 +294,8 @@ class Trainer:
     def read(self, job: StepTask) -> Batch:
         """Fetch the samples of a batch, decode and augment them, without touching other samples."""
         where = torch.from_numpy(job.indices)
-        return self._augmented(job, self.data.train_x[where], self.data.train_y[where])
+        data = self.data
+        return self._augmented(job, samples_at(data.train_x, where), samples_at(data.train_y, where))
 
     def scan(self, job: StepTask) -> Batch:
         """Read the worker's whole shard, and keep the samples of the batch; returns the same as `read`.
@@ -350,7 +351,9 @@ class Trainer:
 
     def _step(self, batch: Batch) -> StepResult:
         model = self.model
-        inputs, labels = batch.inputs.to(model.device), batch.labels.to(model.device)
+        inputs, labels = batch.inputs, batch.labels
+        if model.device.type != "cpu":  # data is in host memory, and each call of `to` takes time
+            inputs, labels = inputs.to(model.device), labels.to(model.device)
         found: Mapping[str, Array] = {}
         if batch.finds or batch.weights is not None:
             gradient, loss, found = self._of_each(inputs, labels, batch)

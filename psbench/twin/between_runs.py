@@ -15,7 +15,7 @@ from psbench.percents import percent
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.twin.exchanges import last_version, relative_error
-from psbench.twin.fit import Fitted, latency_of
+from psbench.twin.fitted import Fitted, latency_of, rate_of
 from psbench.twin.replayed import without_gradients
 
 ClusterOf = Callable[[Experiment, int], Mapping[str, Any]]
@@ -53,7 +53,7 @@ class BesideTwins(NamedTuple):
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the twins take as long as the runs: within 25 %, and what repeats differ by."""
+        """Return True if twins and runs take the same time within 25 % plus the standard error of repeats."""
         count = len(self.apart)
         luck = float(self.apart.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
         return abs(float(self.apart.mean())) <= math.log1p(_REPRODUCED) + luck
@@ -120,12 +120,13 @@ def _reason(worst: BesideTwins, fitted: Mapping[str, Fitted]) -> str:
     workers = worst.runs[0].experiment.num_workers
     ends = [fitted.get(latency_of(end, workers)) for end in range(2 * workers)]
     known = {end % workers: each.value for end, each in enumerate(ends) if each is not None}
-    if known and max(known.values()) > _UNEQUAL * min(known.values()):
+    is_untimed = rate_of(0, "up") not in fitted
+    if is_untimed and known and max(known.values()) > _UNEQUAL * min(known.values()):
         slow, quick = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
         times = max(known.values()) / min(known.values())
         return (
             f"unequal links: messages of worker {slow} take {times:.2g} times those of worker {quick}, "
-            "but one rate is fitted to all links"
+            "but one rate is fitted to all links, which were not timed"
         )
     live = [run.log for run in worst.runs]
     parts = [relative_error(part, live, [worst.twin.log]) for part in ("steps", "messages")]

@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from psbench.clusters import make_cluster
-from psbench.core.collective import Jobs
-from psbench.core.peer_to_peer import PeerToPeer
+from psbench.core.collective import Collective, Jobs
+from psbench.core.peer_to_peer import AnyPeers, PeerToPeer
 from psbench.core.typed_data import FileData, typed
 from psbench.errors import DataError, ParameterError, naming
 from psbench.experiment import Experiment
@@ -25,17 +25,9 @@ from psbench.system.files import write_text
 from psbench.twin.between_runs import beside_twins, between_runs, between_sizes, not_reproduced
 from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_codec
 from psbench.twin.exchanges import exchanges_of
-from psbench.twin.fit import (
-    AT_ONCE,
-    HOP,
-    RUN_TO_RUN,
-    SPREAD,
-    Fitted,
-    MeasuredLink,
-    company_of,
-    fit,
-    latency_of,
-)
+from psbench.twin.fit import fit
+from psbench.twin.fitted import AT_ONCE, HOP, RUN_TO_RUN, SPREAD, Fitted, company_of, latency_of, rate_of
+from psbench.twin.links import MeasuredLinks, Waits
 from psbench.twin.size_classes import Z90
 
 #: of the file's format; another one is refused
@@ -77,7 +69,7 @@ class _Cluster(FileData):
     speed: list[float]
     link_time: _Links
     step_time: dict[str, Any]
-    latency_s: float
+    latency_s: float | list[float]
     server_bandwidth_mbit_s: float
 
 
@@ -92,6 +84,7 @@ class _Profile(FileData):
     between_runs: NonNegativeFloat = 0.0
     between_sizes: NonNegativeFloat = 0.0
     codecs: dict[str, Coding] = {}
+    waits: Waits | None = None
     not_reproduced: str = ""
     cluster: _Cluster
     experiment: dict[str, Any]
@@ -102,6 +95,8 @@ class _Profile(FileData):
         found = self.cluster.workers, len(self.cluster.speed), len(self.cluster.link_time.seconds)
         if found != (workers, workers, 2 * workers):
             raise ValueError(f"cluster: must have the {workers} workers of holds_for")
+        if self.waits is not None and {*map(len, self.waits)} != {workers}:
+            raise ValueError(f"waits: must be those of the {workers} workers of holds_for")
         if not all(self.cluster.link_time.seconds):
             raise ValueError("cluster.link_time.seconds: one direction of a link has no measurement")
         return self
@@ -133,6 +128,8 @@ class Calibration:
     not_reproduced : str
         Why predictions are refused: the probe that the fitted cluster reproduces worst, with the likely
         reason; empty if it reproduces all.
+    waits : Waits or None
+        What models' messages wait, where links were timed.
     doublings : float
         How often the workers are doubled, or halved, from those that were measured; see `of_workers`.
     """
@@ -150,10 +147,11 @@ class Calibration:
     codecs: Mapping[str, Coding] = field(default_factory=dict)
     not_reproduced: str = ""
     doublings: float = 0.0
+    waits: Waits | None = None
 
     @classmethod
     def of(
-        cls, runs: Sequence[Run], link: MeasuredLink | None = None, others: Sequence[Run] = ()
+        cls, runs: Sequence[Run], links: MeasuredLinks | None = None, others: Sequence[Run] = ()
     ) -> Calibration:
         """Fit a cluster to runs of one experiment under several strategies.
 
@@ -164,7 +162,7 @@ class Calibration:
         ParameterError, DataError
             See `psbench.twin.fit.fit`.
         """
-        found = fit(runs, link)
+        found = fit(runs, links)
         samples = [exchanges_of(run.log).samples for run in runs]
         spec = runs[0].experiment.spec()
         for key in _FIXED:
@@ -187,6 +185,7 @@ class Calibration:
             remarks=(f"runs: {strategies}", *found.remarks),
             experiment=spec,
             codecs=found.codecs,
+            waits=found.waits,
         )
         return measured._compared_with(runs, others)
 
@@ -195,7 +194,7 @@ class Calibration:
 
         def cluster_of(each: Experiment, seed: int) -> dict[str, Any]:
             own = self.of_workers(each.num_workers).drawn(seed)
-            return with_codec(own.cluster, self.codecs.get(codecs_of(each), NO_CODING))
+            return with_codec(own._links_for(each), self.codecs.get(codecs_of(each), NO_CODING))
 
         probes = beside_twins(runs, cluster_of)
         deviation, free = between_runs(probes)
@@ -241,6 +240,7 @@ class Calibration:
             "between_runs": self.between_runs,
             **({"between_sizes": self.between_sizes} if self.between_sizes else {}),
             **({"codecs": codecs} if codecs else {}),
+            **({} if self.waits is None else {"waits": _in_lists(self.waits)}),
             **({"not_reproduced": self.not_reproduced} if self.not_reproduced else {}),
             "cluster": dict(self.cluster),
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
@@ -281,6 +281,7 @@ class Calibration:
             remarks=found.remarks,
             experiment=found.experiment,
             codecs=found.codecs,
+            waits=found.waits,
             between_runs=found.between_runs,
             between_sizes=found.between_sizes,
             not_reproduced=found.not_reproduced,
@@ -330,9 +331,21 @@ class Calibration:
         ParameterError
             If that was not measured.
         """
-        found = with_codec(self.cluster, coding_for(experiment.strategy.compositions, self.codecs))
+        coding = coding_for(experiment.strategy.compositions, self.codecs)
+        found = with_codec(self._links_for(experiment), coding)
         costs = experiment.cluster.costs
         return found if costs is None else {**found, "costs": costs.model_dump()}
+
+    def _links_for(self, experiment: Experiment) -> dict[str, Any]:
+        """Return the cluster with latencies of the messages that the strategy sends."""
+        found, placements = dict(self.cluster), [each.placement for each in experiment.strategy.compositions]
+        if self.waits is None or not all(isinstance(each, (Collective, PeerToPeer)) for each in placements):
+            return found
+        found = self.waits.without_vectors(found)
+        is_gossip = all(
+            isinstance(each, PeerToPeer) and not isinstance(each, AnyPeers) for each in placements
+        )
+        return self.waits.of_models(found) if is_gossip else found
 
     def drawn(self, seed: int) -> Calibration:
         """Return a copy with numbers drawn from their confidence intervals, for a seed.
@@ -359,7 +372,8 @@ class Calibration:
         if service := self.cluster.get("service"):
             cluster["service"] = {name: each * whole for name, each in service.items()}
         codecs = {name: Coding(*(each * whole for each in own)) for name, own in self.codecs.items()}
-        return replace(self, cluster=cluster, codecs=codecs)
+        waits = None if self.waits is None else self.waits.times(whole)
+        return replace(self, cluster=cluster, codecs=codecs, waits=waits)
 
     def _drawn(self, name: str, rng: np.random.Generator) -> tuple[float, float]:
         """Return the fitted value, and one drawn from its interval, at least a tenth of it."""
@@ -383,9 +397,17 @@ class Calibration:
             ends.append([each * factor for each in seconds])
         rate = self.cluster["server_bandwidth_mbit_s"] * alone / (slower * whole)
         was, now = drawn.get(HOP, (1.0, 1.0))
-        hop_s = self.cluster["latency_s"] * whole * now / was
-        both = {"latency_s": hop_s, "server_bandwidth_mbit_s": rate}
-        return {"link_time": {**links, "seconds": ends}, **both}
+        cluster = {"link_time": {**links, "seconds": ends}, "server_bandwidth_mbit_s": rate}
+        for name in ("latency_s", "peer_latency_s"):
+            if name in self.cluster:
+                cluster[name] = _times(self.cluster[name], whole * now / was)
+        for name, whither in (("bandwidth_mbit_s", "up"), ("bandwidth_down_mbit_s", "down")):
+            if isinstance(own := self.cluster.get(name), list):
+                ratios = [drawn[rate_of(place, whither)] for place in self._places]
+                cluster[name] = [
+                    each * now / (was * whole) for each, (was, now) in zip(own, ratios, strict=True)
+                ]
+        return cluster
 
     @property
     def _probed(self) -> int:
@@ -407,13 +429,17 @@ class Calibration:
             links = {**links, "seconds": both}
         speed = [self.cluster["speed"][each] for each in places]
         cluster = {**self.cluster, "workers": workers, "speed": speed, "link_time": links}
+        for name in _OF_LINKS:
+            if isinstance(own := self.cluster.get(name), list):
+                cluster[name] = [own[place] for place in places]
         if costs := self.cluster.get("costs"):
             cluster["costs"] = {
                 name: [each[place] for place in places] if isinstance(each, list) else each
                 for name, each in costs.items()
             }
         doublings = self.doublings + math.log2(workers / self.workers)
-        return replace(self, cluster=cluster, workers=workers, doublings=doublings)
+        waits = None if self.waits is None else self.waits.of(places)
+        return replace(self, cluster=cluster, workers=workers, doublings=doublings, waits=waits)
 
     def _check(self, experiment: Experiment) -> None:
         low, high = self.samples
@@ -423,10 +449,16 @@ class Calibration:
                 f"predict: a worker's batch of {share:g} samples was not measured; only {low} to {high} were"
             )
         for each in experiment.strategy.compositions:
-            if isinstance(each.placement, (PeerToPeer, Jobs)):
-                raise ParameterError(f"predict: exchanges under {each.placement.name!r} were not measured")
+            untimed = isinstance(each.placement, PeerToPeer) and "peer_latency_s" not in self.cluster
+            if untimed or isinstance(each.placement, Jobs):
+                why = "; calibrate with links" if untimed else ""
+                raise ParameterError(
+                    f"predict: exchanges under {each.placement.name!r} were not measured{why}"
+                )
 
 
+#: what a fitted cluster may have for each worker's link
+_OF_LINKS = ("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "peer_latency_s", "racks")
 #: of the experiment that was run, what a prediction replaces
 _NOT_KEPT = (
     "strategy",
@@ -451,6 +483,14 @@ def _spread(step_time: Mapping[str, Any], drawn: tuple[float, float] | None) -> 
         shrunk = [max(0.01, 1.0 + (each - 1.0) * now / was) for each in step_time["factors"]]
         return {**step_time, "factors": shrunk}
     return dict(step_time)
+
+
+def _times(value: float | list[float], factor: float) -> float | list[float]:
+    return [each * factor for each in value] if isinstance(value, list) else value * factor
+
+
+def _in_lists(waits: Waits) -> dict[str, list[float]]:
+    return {name: [*map(_four, own)] for name, own in waits._asdict().items()}
 
 
 def _four(value: float) -> float:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from psbench.arrays import Booleans, Doubles, Integers
+from psbench.arrays import Doubles
 from psbench.backends.stamps import cost_s
-from psbench.clusters.shared_link import SharedLink
 from psbench.core.collective import Collective
 from psbench.errors import ParameterError
 from psbench.results.run import Run
@@ -24,62 +21,19 @@ from psbench.twin.codecs import (
     mean_and_width,
     without_codec,
 )
-from psbench.twin.exchanges import SHORTEST_S, Exchanges, as_quick_both_ways, exchanges_of
-from psbench.twin.sharing import Passage, seconds_alone, shared_s
-from psbench.twin.size_classes import MBIT, Z90, SizeClasses, rate_at, size_classes
+from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
+from psbench.twin.fitted import RUN_TO_RUN, SPREAD, Fit, Fitted, rounded
+from psbench.twin.link_fit import fit_ends, fit_shared_link, passage
+from psbench.twin.links import MeasuredLinks
+from psbench.twin.size_classes import Z90
 from psbench.twin.stamped import Stamps, cores_of, in_words, stamps_of, with_cpu_times
-from psbench.twin.variation import deviation_of, half_width, kept, together, variation_of
+from psbench.twin.variation import deviation_of, half_width, together, variation_of
 
-#: megabits per second that mean: what bytes cost is in the latency
-NO_LIMIT = 1e6
-#: numbers of a fit that bands hold: how steps vary within a run and between, what messages cost each other
-SPREAD = "deviation of a step, share of its mean"
-RUN_TO_RUN = "deviation of a worker's mean step from run to run, share"
-HOP = "latency between workers, s"
-AT_ONCE = "a message's time on the link that all share, s"
-#: values of each end of a link that a profile keeps
-_KEPT_OF_LINK = 64
-#: the shortest time on a shared link that differs from none
+#: the shortest difference from run to run that differs from none
 _NOTHING_S = 1e-9
 
 
-class Fitted(NamedTuple):
-    """A fitted number with its 90 % interval and its source."""
-
-    value: float
-    low: float
-    high: float
-    source: str
-
-
-class MeasuredLink(NamedTuple):
-    """Links between workers measured by `psbench doctor`: one-way, with the rate of the largest messages.
-
-    `seconds`: one way, of messages by their bytes (0: of next to none), a value for each end of each link.
-    `up_mbit_s`, `down_mbit_s`: to a worker and back from it, each link alone; `at_once_mbit_s`: to one worker
-    from all others together. 0: not measured.
-    """
-
-    latency_s: float
-    mbit_s: float
-    seconds: Mapping[int, Sequence[float]] = {}
-    up_mbit_s: float = 0.0
-    down_mbit_s: float = 0.0
-    at_once_mbit_s: float = 0.0
-
-
-@dataclass
-class Fit:
-    """A cluster as a specification, its numbers with intervals, and a list of unknown quantities."""
-
-    cluster: dict[str, Any] = field(default_factory=dict)
-    fitted: dict[str, Fitted] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    codecs: dict[str, Coding] = field(default_factory=dict)
-
-
-def fit(runs: Sequence[Run], link: MeasuredLink | None = None) -> Fit:
+def fit(runs: Sequence[Run], links: MeasuredLinks | None = None) -> Fit:
     """Fit a cluster to runs of one model on the same workers; every fitted time is above zero.
 
     Raises
@@ -96,7 +50,11 @@ def fit(runs: Sequence[Run], link: MeasuredLink | None = None) -> Fit:
     codings = _fit_codecs(found, runs, stamps)
     measured = [without_codec(each.settled(), own) for each, own in zip(whole, codings, strict=True)]
     service_s = _fit_service(found, runs, stamps, measured, codings)
-    _fit_links(found, measured, workers, service_s, link)
+    passages = [passage(each, service_s) for each in measured]
+    if links is None:
+        fit_shared_link(found, measured, passages)
+    else:
+        fit_ends(found, measured, passages, links)
     return found
 
 
@@ -130,7 +88,7 @@ def _on_cores(
     if not cores.value or any(each is None for each in alone):
         found.unknown.append(f"cores: {cores.why or 'stamps and logs are not of the same pushes'}")
         return measured
-    found.cluster["cores"] = _rounded(cores.value)
+    found.cluster["cores"] = rounded(cores.value)
     stamped = [each for each in alone if each is not None]
     found.fitted["cores"] = Fitted(*cores[:3], f"{sum(map(len, stamped))} steps")
     return stamped
@@ -158,9 +116,9 @@ def _fit_steps(found: Fit, measured: Sequence[Exchanges], workers: int) -> None:
     slowness, base = _slowness(means, workers)
     per_step, per_sample = _line(base)
     found.cluster |= {
-        "speed": [_rounded(1.0 / each) for each in slowness],
-        "seconds_per_step": _rounded(per_step),
-        "seconds_per_sample": _rounded(per_sample),
+        "speed": [rounded(1.0 / each) for each in slowness],
+        "seconds_per_step": rounded(per_step),
+        "seconds_per_sample": rounded(per_sample),
     }
     if len(base) == 1:
         bound = f"0 to {base[next(iter(base))] / next(iter(base)):.3g} s"
@@ -265,7 +223,7 @@ def _line(base: dict[int, float]) -> tuple[float, float]:
     return (float(fixed), float(slope)) if fixed >= 0 else (0.0, float((seconds / batches).mean()))
 
 
-# -------------------------------------------------------------------- codecs, servers and links
+# -------------------------------------------------------------------- codecs and servers
 
 
 def _fit_codecs(found: Fit, runs: Sequence[Run], stamps: Sequence[Stamps | None]) -> list[Coding]:
@@ -286,7 +244,7 @@ def _fit_codecs(found: Fit, runs: Sequence[Run], stamps: Sequence[Stamps | None]
             whole = np.concatenate(values)
             each = Fitted(*mean_and_width(whole), f"{len(whole)} vectors")
             found.fitted[f"codec {name}: {of.replace('_', ' ')}, s"] = each
-            means.append(_rounded(each.value))
+            means.append(rounded(each.value))
         found.codecs[name] = Coding(*means)
     if not known:
         found.unknown.append("codecs: no run had one; strategies that have one are refused")
@@ -322,7 +280,7 @@ def _fit_service(
     if all(run.experiment.strategy.compositions[0].placement.num_servers > 1 for run in runs):
         message = max(message, longest)  # which one server alone does not wait for
     found.fitted["decision, s"] = Fitted(decision, max(0.0, min(decisions)), max(decisions), source)
-    found.cluster["service"] = {"message_s": _rounded(message), "decision_s": _rounded(decision)}
+    found.cluster["service"] = {"message_s": rounded(message), "decision_s": rounded(decision)}
     largest = max(size for _, size, _ in loads) / 2
     bound = f"0 to {message / largest:.2g} s"
     found.unknown.append(f"service.byte_s: all messages have one size; it is {bound}, and in message_s")
@@ -355,153 +313,3 @@ def _fit_other_servers(found: Fit, stamps: Sequence[Stamps | None], codings: Seq
         found.fitted[f"service of a message at {name}, s"] = spread
         longest = max(longest, mean)
     return longest
-
-
-def _fit_links(
-    found: Fit,
-    measured: Sequence[Exchanges],
-    workers: int,
-    service_s: tuple[float, float],
-    link: MeasuredLink | None,
-) -> None:
-    """Fit latencies, separately for each end of each link, as blocks of measured times.
-
-    What a message took to pass, in equal shares with those that passed then, is taken off; what is left is
-    latency, in which it keeps no other from passing.
-    """
-    passages = [_passage(each, service_s) for each in measured]
-    classes = None if link is None else size_classes(link.seconds)
-    rates = () if classes is None else classes.rates
-    if link is None:
-        rate, shared = NO_LIMIT, _fit_shared_link(found, measured, passages)
-    else:
-        rate = shared = max([link.mbit_s, *(mbit_s for _, mbit_s in rates)])
-        _say_links(found, link, classes)
-    ends: list[list[Doubles]] = [[] for _ in range(2 * workers)]
-    for each, passage in zip(measured, passages, strict=True):
-        both = [
-            took - _passing_s(begin, size, shared, rates)
-            for begin, took, size in zip(
-                passage.begin_s, passage.took_s, (each.bytes_up, each.bytes_down), strict=True
-            )
-        ]
-        for worker in np.unique(each.worker).tolist():
-            own = (each.worker == worker) & (each.bytes_down > 0)
-            alone = own & passage.counts
-            chosen = alone if alone.sum() > 2 else own
-            up, down = as_quick_both_ways(both[0][chosen], both[1][chosen])
-            ends[worker].append(up)
-            ends[workers + worker].append(down)
-    latencies = [np.maximum(np.concatenate(end), SHORTEST_S) for end in ends]
-    for end, values in enumerate(latencies):
-        found.fitted[latency_of(end, workers)] = Fitted(*mean_and_width(values), f"{len(values)} messages")
-    seconds_of = [kept(end, _KEPT_OF_LINK) for end in latencies]
-    hop_s = _fit_hop(found, passages, latencies) if link is None else link.latency_s
-    found.cluster |= {
-        "link_time": {"name": "trace", "order": "blocks", "seconds": seconds_of},
-        "latency_s": _rounded(hop_s),
-        "server_latency_s": _rounded(hop_s),
-        "bandwidth_mbit_s": _rounded(rate),
-        "server_bandwidth_mbit_s": _rounded(shared),
-        "link_sharing": "equal",
-    }
-    if len(rates) > 1:
-        found.cluster["achieved_rates"] = [list(each) for each in rates]
-
-
-def _fit_hop(found: Fit, passages: Sequence[Passage], latencies: Sequence[Doubles]) -> float:
-    """Return an estimate of the latency between workers in seconds, with a wide interval.
-
-    All workers of a ring send at once, on links that are each their own in virtual time. So a hop is taken to
-    be as long as the typical message to a server, with what others under way at once cost it. It is in doubt
-    by as much as the mean is beyond that, and by that cost: a ring may not use the link that servers share.
-    """
-    took = np.maximum(np.concatenate([each.took_s[0][each.counts] for each in passages]), SHORTEST_S)
-    median, alone = float(np.median(took)), float(np.median(np.concatenate(latencies)))
-    doubt = min(max(abs(float(took.mean()) - median), median - alone), 0.9 * median)
-    found.fitted[HOP] = Fitted(median, median - doubt, median + doubt, "messages to the servers")
-    found.unknown.append("latency between workers: not measured; assumed equal to the median to the servers")
-    return median
-
-
-def latency_of(end: int, workers: int) -> str:
-    """Return the name of a link end's latency in `fitted`."""
-    return f"latency of worker {end % workers} {'to the servers' if end < workers else 'back'}, s"
-
-
-def _passage(each: Exchanges, service_s: tuple[float, float]) -> Passage:
-    """Return a run's message times to the servers and back, without the servers' time."""
-    message, decision = service_s
-    served = message * (each.place + 2) + decision
-    return Passage(
-        (each.arrived_s - each.up_s, each.released_s + served),
-        (each.up_s, each.down_s - served),
-        each.worker,
-        (each.bytes_down > 0) & ~_queued(each, 2 * message + decision),
-    )
-
-
-def _fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequence[Passage]) -> float:
-    """Fit the rate of a link shared by all messages, Mbit/s; processes of one machine share a link too."""
-    largest = max(int(each.bytes_up.max()) for each in measured)
-    alone = seconds_alone(passages)
-    if alone is None:
-        found.unknown.append(f"{AT_ONCE}: too few messages; assumed absent")
-    value, low, high = (max(_NOTHING_S, each) for each in alone or (0.0, 0.0, 0.0))
-    found.fitted[AT_ONCE] = Fitted(value, min(low, value), max(high, value), f"{len(passages)} runs")
-    for way, whither in enumerate(("to the servers", "back")):
-        passing = [shared_s(each.begin_s[way], value) / value for each in passages]
-        company = float(np.concatenate(passing).mean())
-        found.fitted[company_of(whither)] = Fitted(company, company, company, "when they begin to pass")
-    bound = f"at least {MBIT * largest / min(float(each.up_s.min()) for each in measured):.3g} Mbit/s"
-    found.unknown.append(
-        f"bandwidth: all messages have one size; {bound}, and its cost is part of the latency"
-    )
-    return MBIT * largest / value
-
-
-def company_of(whither: str) -> str:
-    """Return the name in `fitted` of the number of concurrent messages."""
-    return f"messages that pass at once {whither}, mean"
-
-
-def _say_links(found: Fit, link: MeasuredLink, classes: SizeClasses | None) -> None:
-    """Add remarks on the measured link rates: single links, concurrent links, and by message size."""
-    if link.up_mbit_s:
-        said = f"{link.up_mbit_s:.4g} to a worker and {link.down_mbit_s:.4g} back, each alone"
-        said += f"; {link.at_once_mbit_s:.4g} to one from all at once" if link.at_once_mbit_s else ""
-        found.remarks.append(f"links, Mbit/s of the largest message: {said}")
-    if classes is not None:
-        found.unknown += classes.unknown
-        for (begin_bytes, mbit_s), (low, high) in zip(classes.rates, classes.between, strict=True):
-            of = f"rate of messages of {begin_bytes:,.0f} bytes and more, Mbit/s"
-            found.fitted[of] = Fitted(mbit_s, low, high, "messages between workers")
-
-
-def _passing_s(
-    begin: Doubles,
-    size: Integers,
-    mbit_s: float,
-    rates: Sequence[tuple[float, float]] = (),
-) -> Doubles:
-    """Return the transfer times of messages that share a link with that rate equally.
-
-    At most it had the rate of its size.
-
-    >>> _passing_s(np.array([0.0, 0.5]), np.array([125_000, 125_000]), 1.0).tolist()
-    [1.5, 1.5]
-    """
-    link, order = SharedLink(mbit_s / MBIT), np.argsort(begin, kind="stable").tolist()
-    for each in order:
-        own = rate_at(rates, float(size[each])) or mbit_s
-        link.begin(each, float(size[each]), own / MBIT, float(begin[each]))
-    return np.array([link.ends(each) for each in range(len(begin))]) - begin
-
-
-def _queued(each: Exchanges, busy_s: float) -> Booleans:
-    """Return a mask of pushes that probably queued: they follow another one within its service time."""
-    return np.diff(each.arrived_s, prepend=-np.inf) < 1.5 * busy_s
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")

@@ -120,7 +120,7 @@ class Band:
 
     @property
     def is_prediction(self) -> bool:
-        """Whether the band does not begin at 0."""
+        """Return True if the band does not begin at 0."""
         return self.width < NO_PREDICTION
 
     @property

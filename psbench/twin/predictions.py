@@ -79,7 +79,7 @@ class Predictions:
 
     @property
     def is_curve(self) -> bool:
-        """Whether the rows are values of a setting, `over`, instead of strategies."""
+        """Return True if the rows are values of a setting, `over`, instead of strategies."""
         return bool(self.over)
 
     def ties(self) -> list[tuple[str, str]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from psbench.core.collective import Collective
 from psbench.errors import ParameterError
@@ -14,7 +14,10 @@ from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.twin.calibration import Calibration
 from psbench.twin.codecs import NO_CODEC, codec_of
-from psbench.twin.fit import MeasuredLink
+from psbench.twin.links import MeasuredLinks, Way
+
+if TYPE_CHECKING:
+    from psbench.backends.dask.doctor import Link
 
 #: global batches of a probe, and the batch of the second one as a share of the first's
 _BATCHES, _SMALLER = 60, 2
@@ -91,35 +94,41 @@ def calibrate(
         for probe in probes_of(experiment, batches):
             on_step(f"{probe.title}, {batches} batches of {probe.batch_size} samples")
             runs.append(run_experiment(with_stamps(probe.but(seed=probe.seed + turn))))
-    link = None
+    links = None
     if with_links and experiment.num_workers > 1:
         on_step("links between workers")
-        link = measured_link(experiment.but(backend="dask"), on_step)
-    found = Calibration.of(runs, link)
+        links = measured_links(experiment.but(backend="dask"), on_step, runs[0].meta["model_bytes"])
+    found = Calibration.of(runs, links)
     if load < _BUSY or experiment.has_scheduler:
         return found
     busy = f"load before: {load:.2f} a core; other processes were running, and the times include that"
     return replace(found, remarks=(*found.remarks, busy))
 
 
-def measured_link(
-    experiment: Experiment, on_step: Callable[[str], None] = lambda text: None
-) -> MeasuredLink | None:
-    """Return the median link between Dask workers; None with fewer than two, or without connections."""
-    from statistics import median
+def measured_links(
+    experiment: Experiment, on_step: Callable[[str], None] = lambda text: None, model_bytes: int = 0
+) -> MeasuredLinks | None:
+    """Return the timed links between Dask workers, and where a run would be; None without connections.
 
+    With `model_bytes` a message of that size is timed too.
+    """
     from psbench.backends.dask import diagnose
 
-    found = diagnose(experiment, on_step=on_step)
+    found = diagnose(experiment, on_step=on_step, also=model_bytes, with_steps=False)
     on_step(found.sampled)
-    links = [link for link in found.links.values() if link is not None]
-    if not links:
+    number = {address: place for place, address in enumerate(found.workers)}
+    ways = [*_ways(found.links, number)]
+    if not ways or (places := found.places(experiment.num_workers)) is None:
         return None
-    rate = median(min(link.up_mbit_s, link.down_mbit_s) for link in links)
-    seconds = {0: [link.latency_s for link in links]}
-    for link in links:
-        for num_bytes, *both in link.by_size:
-            seconds.setdefault(num_bytes, []).extend(both)
-    ways = median(link.up_mbit_s for link in links), median(link.down_mbit_s for link in links)
-    together = sum(link.up_mbit_s for link in found.at_once.values() if link is not None)
-    return MeasuredLink(median(seconds[0]), rate, seconds, *ways, together)
+    server, *workers = (number[address] for address in places)
+    return MeasuredLinks(server, tuple(workers), tuple(ways), tuple(_ways(found.at_once, number)))
+
+
+def _ways(links: Mapping[tuple[str, str], Link | None], number: Mapping[str, int]) -> Iterator[Way]:
+    """Yield both ways of each link."""
+    for (one, other), link in links.items():
+        if link is not None:
+            start, end = number[one], number[other]
+            up, down = (tuple((size, way[at]) for size, *way in link.by_size) for at in (0, 1))
+            yield Way(start, end, link.latency_s, link.up_mbit_s, up)
+            yield Way(end, start, link.latency_s, link.down_mbit_s, down)

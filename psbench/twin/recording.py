@@ -18,8 +18,8 @@ from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.system.files import write_text
-from psbench.twin.fit import MeasuredLink
-from psbench.twin.probe import measured_link, probes_of, with_stamps
+from psbench.twin.links import MeasuredLinks
+from psbench.twin.probe import measured_links, probes_of, with_stamps
 
 #: machines that are emulated by waiting, so that cores that others use matter less: seconds at speed 1
 SLOW_MACHINES: Mapping[str, Any] = {
@@ -73,7 +73,7 @@ class Recorded:
         Why runs were not obtained.
     load : float
         The machine's load before, by `os.getloadavg` over its cores.
-    link : MeasuredLink or None
+    links : MeasuredLinks or None
         The links between workers, where machines are given; those of emulated ones are of no concern.
     """
 
@@ -82,7 +82,7 @@ class Recorded:
     load: float = 0.0
     seconds: float = 0.0
     emulated: bool = True
-    link: MeasuredLink | None = None
+    links: MeasuredLinks | None = None
 
     def save(self, folder: str | Path) -> None:
         """Write all runs to a folder, and then the index file."""
@@ -103,7 +103,7 @@ class Recorded:
         """Write the index file of a folder of runs."""
         counts = {name: len(runs) for name, runs in self.runs.items()}
         facts = {"version": _VERSION, "runs": counts, "failed": self.failed, "load": self.load}
-        facts |= {"seconds": self.seconds, "emulated": self.emulated, "link": self.link}
+        facts |= {"seconds": self.seconds, "emulated": self.emulated, "links": self.links}
         write_text(Path(folder) / "twin.json", json.dumps(facts, indent=1))
 
     @classmethod
@@ -133,7 +133,7 @@ class Recorded:
             name: [Run.load(folder / name / str(number)) for number in range(count)]
             for name, count in facts.runs.items()
         }
-        return cls(runs, dict(facts.failed), facts.load, facts.seconds, facts.emulated, facts.link)
+        return cls(runs, dict(facts.failed), facts.load, facts.seconds, facts.emulated, facts.links)
 
 
 class _Facts(FileData):
@@ -145,7 +145,7 @@ class _Facts(FileData):
     load: float
     seconds: float
     emulated: bool
-    link: MeasuredLink | None
+    links: MeasuredLinks | None
 
 
 def emulated(workers: int, kinds: bool = False) -> Experiment:
@@ -213,11 +213,12 @@ class _Recorder:
         found, sizes, began = self._found, self._sizes, time.monotonic()
         found.load = os.getloadavg()[0] / (os.cpu_count() or 1)
         experiment = self._given or emulated(sizes.workers)
-        if self._given is not None and experiment.num_workers > 1:
-            self._say("links between workers")
-            found.link = measured_link(experiment.but(backend="dask"))
         # before and after the others: a machine whose load changes is measured as it was on average
         self._probe("fit", experiment)
+        if self._given is not None and experiment.num_workers > 1 and "fit" in found.runs:
+            self._say("links between workers")
+            model_bytes = found.runs["fit"][0].meta["model_bytes"]
+            found.links = measured_links(experiment.but(backend="dask"), model_bytes=model_bytes)
         for _ in range(sizes.repeats):
             for name in (*FITTED, *LEFT_OUT):
                 self._live(f"live/{name}", planned(experiment, name, sizes.batches))

@@ -249,7 +249,7 @@ class _Validator:
 
     def validate(self) -> Validation:
         found, runs = self._found, self._recorded.runs
-        calibration = Calibration.of(runs["fit"], self._recorded.link)
+        calibration = Calibration.of(runs["fit"], self._recorded.links)
         for key, live in runs.items():
             kind, _, name = key.partition("/")
             if kind == "live":

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from psbench.backends.schedule import membership_events
 from psbench.clusters import (
     C1,
     C2,
@@ -331,3 +332,10 @@ def test_a_profile_made_by_hand_is_checked_too():
         replace(profile, server_bandwidth_mbit_s=0)
     with pytest.raises(ParameterError, match="needs at least one worker"):
         replace(profile, speed=())
+
+
+def test_what_has_happened_by_then_does_not_happen_again():
+    failures = [{"worker": 1, "at_s": 1.0, "rejoin_s": 2.0}]
+    profile = Homogeneous(workers=2, failures=failures).profile()
+    for after_s, times in ((-1.0, [1.0, 2.0]), (0.5, [1.0, 2.0]), (1.0, [2.0]), (2.0, [])):
+        assert [at_s for at_s, _ in membership_events(profile, after_s)] == times

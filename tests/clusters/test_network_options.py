@@ -24,11 +24,13 @@ OPTIONS = {
     "slower down": {"bandwidth_down_mbit_s": [4.0, 1.0, 3.0]},
     "faster down": {"bandwidth_down_mbit_s": [40.0, 10.0, 30.0]},
     "unequal latencies": {"latency_s": [0.5, 0.0, 2.0]},
+    "latencies that add up": {"peer_latency_s": [0.5, 0.0, 2.0]},
     "latencies that vary": {"link_time": TRACE},
     "a window": {"first_window_bytes": 50_000},
     "small messages are slow": {"achieved_rates": [(0, 1.0), (200_000, 3.0), (400_000, 50.0)]},
     "throttles": {"throttles": [{"worker": 1, "from_s": 0.5, "to_s": 3.0, "factor": 4}]},
     "equal shares": {"link_sharing": "equal"},
+    "two racks": {"link_sharing": "equal", "racks": [0, 1, 1], "rack_bandwidth_mbit_s": 3.0},
     "two servers": {"servers": [0.5, 0.5]},
     "uneven servers": {"servers": [0.75, 0.25], "server_bandwidth_mbit_s": [4.0, 12.0]},
     "a server without entries": {"servers": [1.0, 0.0]},
@@ -53,6 +55,8 @@ class Defined:
         if "bandwidth_down_mbit_s" in options:
             self.rates = [self.rates[0], each(options["bandwidth_down_mbit_s"])]
         self.latency, self.options = each(options["latency_s"]), options
+        self.racks = options.get("racks", [0] * WORKERS)
+        self.line = 125e3 * options.get("rack_bandwidth_mbit_s", inf)
 
     def rate(self, worker, back, now):
         part = 1.0
@@ -84,11 +88,26 @@ class Defined:
         hop = 0.25 if back and len(self.shares) > 1 else 0.0
         return first + 2 * trips * one_way + hop
 
+    def between(self, one, other, size):
+        """Return the latency from worker to worker: the longer of both, or the sum of their parts."""
+        longest = max(self.delay(worker, size, 0) for worker in (one, other))
+        if "peer_latency_s" not in self.options:
+            return longest
+        parts, latency = self.options["peer_latency_s"], max(self.latency[one], self.latency[other])
+        return longest * (parts[one] + parts[other]) / latency
+
+    def lines(self, one, other):
+        """Return the lines of racks between two workers, by direction."""
+        out, into = self.racks[one], self.racks[other]
+        return [] if out == into else [way for way in (("out", out), ("into", into)) if way[1]]
+
     def arrivals(self, sent, back):
         """Return when these arrive: (worker, bytes, seconds) in the order of sending."""
         limits = [min(self.rate(w, back, now), self.achieved(size)) for w, size, now in sent]
         if self.is_equal:
-            passed = fluid([now for *_, now in sent], [size for _, size, _ in sent], limits, self.server)
+            starts, sizes = [now for *_, now in sent], [size for _, size, _ in sent]
+            racks = [self.racks[worker] for worker, *_ in sent]
+            passed = fluid(starts, sizes, limits, self.server, racks, self.line)
         else:
             free, passed = 0.0, []
             for (_, size, now), limit in zip(sent, limits, strict=True):
@@ -99,20 +118,29 @@ class Defined:
         return [at + self.delay(worker, size, back) for at, (worker, size, _) in pairs]
 
 
-def fluid(begins, sizes, limits, rate):
-    """Return when messages have passed a link that all share: at each moment one level caps them all."""
+def capped(caps, rate):
+    """Return the level that caps flows so that all together have a rate; infinite if they need none."""
+    if sum(caps) <= rate:
+        return inf
+    low, high = 0.0, rate
+    for _ in range(200):
+        level = (low + high) / 2
+        low, high = (low, level) if sum(min(cap, level) for cap in caps) > rate else (level, high)
+    return low
+
+
+def fluid(begins, sizes, limits, rate, racks, line):
+    """Return when messages have passed a link that all share: at each moment one level caps them all.
+
+    Those of a rack have a line in common, and a level of their own.
+    """
     left, ends, now = list(sizes), [inf] * len(sizes), 0.0
     while any(left):
         under = [i for i, begin in enumerate(begins) if begin <= now and left[i] > 0]
-        level = inf
-        if sum(limits[i] for i in under) > rate:
-            low, high = 0.0, rate
-            for _ in range(200):
-                level = (low + high) / 2
-                low, high = (
-                    (low, level) if sum(min(limits[i], level) for i in under) > rate else (level, high)
-                )
-        speeds = {i: min(limits[i], level) for i in under}
+        inside = {rack: [limits[i] for i in under if racks[i] == rack] for rack in racks if rack}
+        own = {i: min(limits[i], capped(inside[racks[i]], line) if racks[i] else inf) for i in under}
+        level = capped(own.values(), rate)
+        speeds = {i: min(own[i], level) for i in under}
         until = min([now + left[i] / speeds[i] for i in under] + [b for b in begins if b > now])
         for i in under:
             left[i] -= speeds[i] * (until - now)
@@ -177,15 +205,28 @@ def test_rings_and_stars_take_what_every_pair_of_options_says(names):
     network.advance(now)
     alone = Defined(options | {"servers": [1.0], "server_bandwidth_mbit_s": 12.0})
     for members in ([0, 1, 2], [0, 2], [1]):
-        n = len(members)
-        slowest = min(by.rate(worker, back, now) for worker in members for back in (0, 1))
-        piece = size / n / min(slowest, alone.achieved(size / n))
-        waits = max(alone.delay(worker, size / n, 0) for worker in members)
-        assert network.ring(size, members) == pytest.approx(2 * (n - 1) * (piece + waits))
+        assert network.ring(size, members) == pytest.approx(pieces_go_round(by, alone, members, size, now))
         up, down = ([(worker, each, now) for worker in members] for each in (size, 2 * size))
         hop = 0.25 if len(shares) > 1 else 0.0  # between servers, of which each answers here
         took = [max(by.arrivals(up, 0)) - now, max(by.arrivals(down, 1)) - now - hop]
         assert network.star(size, 2 * size, members) == pytest.approx(sum(took))
+
+
+def pieces_go_round(by, alone, members, size, now):
+    """Return when each of n members has 2 (n - 1) pieces, which it passes on one by one as they come."""
+    n, came = len(members), {}
+    hops = [*zip(members, [*members[1:], members[0]], strict=True)]
+    lines = {hop: by.lines(*hop) for hop in hops}
+    all_lines = [line for each in lines.values() for line in each]
+    for step in range(2 * (n - 1)):
+        for place, (one, other) in enumerate(hops):
+            over = [by.line / all_lines.count(line) for line in lines[one, other]]
+            rate = min(by.rate(one, 0, now), by.rate(other, 1, now), alone.achieved(size / n), *over)
+            last = alone.between(one, other, size / n)
+            queued = came.get((place, step - 1), 0.0) - last if step else 0.0
+            begins = max(came.get(((place - 1) % n, step - 1), 0.0), queued)
+            came[place, step] = begins + size / n / rate + last
+    return max(came.values(), default=0.0)
 
 
 def test_links_between_workers_go_on_where_they_were():
@@ -210,6 +251,7 @@ def test_messages_between_workers_take_what_every_pair_of_options_says(names):
     size, now = 300_000, 0.75
     for sender, receiver in ((0, 1), (1, 0), (1, 2), (2, 0)):
         rate = min(alone.rate(sender, 0, now), alone.rate(receiver, 1, now), alone.achieved(size))
-        waits = max(alone.delay(worker, size, 0) for worker in (sender, receiver))
+        rate = min(rate, *(alone.line for _ in alone.lines(sender, receiver)), inf)
+        waits = alone.between(sender, receiver, size)
         found = PeerLinks(profile, size).send(sender, receiver, now)
         assert found == pytest.approx(now + size / rate + waits)

@@ -18,6 +18,7 @@ from torchvision.transforms import RandomHorizontalFlip
 
 import psbench as ps
 from psbench.data import Digits, as_data
+from psbench.data.own.content import Content
 from psbench.errors import DataError, PsbenchError, SpecError
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
@@ -565,3 +566,13 @@ def test_whole_numbered_images_for_a_model_by_name_name_the_remedy(model, shape,
             ps.Experiment(model=model, data=(x, np.arange(20) % 2), cluster={"workers": 2}, batch_size=4)
         )
     assert says in str(refused.value)
+
+
+def test_all_that_a_run_may_read_of_the_data_is_in_its_fingerprint():
+    x, y = np.zeros((4, 2), np.float32), np.arange(4)
+    whole = {"x": x, "y": y, "val_x": x, "val_y": y, "classes": (), "task": "regression"}
+    other = {"x": x + 1, "y": y + 1, "val_x": x + 1, "val_y": y + 1, "classes": ("a",), "task": "own"}
+    other |= {"columns": {"id": y}, "val_columns": {"id": y}, "features": ("a", "b"), "is_column": True}
+    found = {Content(**whole).fingerprint()}
+    found |= {Content(**whole | {name: value}).fingerprint() for name, value in other.items()}
+    assert len(found) == 1 + len(other)

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import psbench as ps
 from psbench.data import as_data
-from psbench.data.several import zeros
+from psbench.data.own.padded import with_lengths_of_mask
+from psbench.data.several import Several, zeros
 from psbench.errors import PsbenchError
 from psbench.seeds import Streams
 from psbench.testing import toy_experiment
@@ -85,6 +86,13 @@ TEXT = {
     "a collate_fn of its own": loaded,
 }  # fmt: skip
 MODELS = dict.fromkeys(PAIRS, Siamese) | dict.fromkeys(TEXT, MaskedText)
+
+
+def test_a_sample_is_as_long_as_the_last_one_of_its_mask():
+    """Ones need not be at its beginning, nor beside each other."""
+    mask = np.array([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+    found = with_lengths_of_mask(Several((mask + 5, mask), ("input_ids", "attention_mask")))
+    assert [each.tolist() for each in found.lengths] == [[3, 2, 0]] * 2
 
 
 def inputs_of(data, place):

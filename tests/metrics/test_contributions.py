@@ -294,6 +294,12 @@ def test_shared_samples_are_those_of_the_workers_that_share_them():
     log.add(Kind.PUSH, 2.0, 0, 1, 1, 8, 1)
     log.add(Kind.APPLY, 2.0, 0, 1, 2, 8, 1, loss=1.0)
     assert trained_groups(log, meta)["samples"].tolist() == [12, 4]
+    log.add(Kind.RELEASE, 2.0, 0, text='{"injection":{"each":4,"workers":[1]}}')
+    log.add(Kind.HANDOVER, 2.0, id=1)  # ends what the composition before has ordered
+    log.add(Kind.RELEASE, 2.0, 0)
+    log.add(Kind.PUSH, 3.0, 0, 2, 2, 8, 1)
+    log.add(Kind.APPLY, 3.0, 0, 2, 3, 8, 1, loss=1.0)
+    assert trained_groups(log, meta)["samples"].tolist() == [20, 4]
 
 
 def test_samples_of_a_worker_that_there_is_not_are_refused():

@@ -10,6 +10,8 @@ from psbench.backends.dask import energy_meters
 from psbench.backends.dask.energy_meters import EnergyMeters
 from psbench.cli import main
 from psbench.clusters.connection import ConnectionSettings
+from psbench.clusters.costs import Costs
+from psbench.core.log import EventLog, Kind
 from psbench.system.rapl import RaplMeter
 from psbench.testing import toy_experiment
 
@@ -92,17 +94,50 @@ def test_unused_work_and_the_sum_over_machines():
     assert {"joules", "waiting_joules", "unused_joules", "cost", "spot_cost"} < {*total}
 
 
-def test_servers_are_busy_for_their_service_times():
+@pytest.mark.parametrize(("weight", "unused_s"), [(1.0, 0.0), (0.0, 1.5)])
+def test_work_that_is_applied_with_weight_0_is_unused(weight, unused_s):
+    log = EventLog()
+    log.add(Kind.JOIN, 0.0, 0)
+    log.add(Kind.RELEASE, 0.0, 0)
+    log.add(Kind.PUSH, 2.0, 0, 0, 0, 4, 1, compute_s=1.5)
+    log.add(Kind.APPLY, 2.0, 0, 0, 1, 4, 1, loss=weight)
+    found = metrics.energy(log, {"costs": Costs(busy_watts=100).facts(1)})
+    assert found["unused_s"].tolist() == [unused_s]
+    assert found["unused_joules"].tolist() == [100 * unused_s]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_servers_are_busy_for_their_service_times(servers):
+    """Each has its share of the bytes; the first one decides."""
     service = {"message_s": 1e-3, "byte_s": 1e-7, "decision_s": 2e-3}
-    run = ps.run(toy_experiment("asp", cluster=CLUSTER | {"service": service}, stop={"updates": 30}))
+    strategy = {"name": "asp", "servers": servers}
+    run = ps.run(toy_experiment(strategy, cluster=CLUSTER | {"service": service}, stop={"updates": 30}))
     sent = run.summary()
     messages = sent["messages"]["push"] + sent["messages"]["release"]
-    busy = 1e-3 * messages + 1e-7 * sum(sent["bytes"].values()) + 2e-3 * sent["messages"]["push"]
-    server = metrics.energy(run.log, run.meta).set_index("machine").loc["server 0"]
-    assert server["busy_s"] == pytest.approx(busy)
-    assert server["joules"] == pytest.approx(80 * busy + 20 * (server["seconds"] - busy))
+    each = 1e-3 * messages + 1e-7 * sum(sent["bytes"].values()) / servers
+    table = metrics.energy(run.log, run.meta).set_index("machine")
+    for server in range(servers):
+        row, busy = (
+            table.loc[f"server {server}"],
+            each + (2e-3 * sent["messages"]["push"] if not server else 0),
+        )
+        assert row["busy_s"] == pytest.approx(busy)
+        assert row["joules"] == pytest.approx(80 * busy + 20 * (row["seconds"] - busy))
     without = ps.run(toy_experiment("all_reduce", cluster=CLUSTER, timing_only=True))
     assert list(metrics.energy(without.log, without.meta)["machine"]) == [f"worker {i}" for i in range(3)]
+
+
+def test_models_that_were_under_way_at_the_end_cost_nothing():
+    run = ps.run(toy_experiment("asp", cluster=CLUSTER, timing_only=True))
+    joules, sent = zip(
+        *(
+            (metrics.energy(run.log, meta)["joules"].sum(), metrics.summarise(run.log, meta)["bytes"]["down"])
+            for meta in (run.meta | {"unanswered": answer} for answer in (False, True))
+        ),
+        strict=True,
+    )
+    assert sent[0] > sent[1]
+    assert joules[0] - joules[1] == pytest.approx(COSTS["joules_per_byte"] * (sent[0] - sent[1]), rel=1e-3)
 
 
 def test_columns_and_the_front_have_energy_and_cost(capsys):

@@ -12,6 +12,7 @@ from oracles.moment import moment
 from psbench import Experiment
 from psbench.core.log import EventLog, Kind
 from psbench.metrics import PHASES, timeline
+from psbench.metrics.recording import STAGES, SWITCHING
 from psbench.metrics.recording_reader import LogPrefix, recording
 from psbench.runs.execution import run
 
@@ -63,6 +64,22 @@ def test_a_wait_that_began_before_the_newest_rows_keeps_its_bound() -> None:
     whys = {at: spans.whys[why] for at, why in zip(spans.spans["start_s"], spans.spans["why"], strict=True)}
     bound = "it is 1 step ahead of the slowest: one more than its bound of 0 allows"
     assert (whys[2.0], whys[3.0]) == (bound, "no worker continues before all have pushed")
+
+
+def test_a_switch_that_is_asked_for_twice_lasts_from_the_first_time() -> None:
+    log = EventLog()
+    for worker in (0, 1):
+        log.add(Kind.JOIN, 0.0, worker)
+        log.add(Kind.RELEASE, 0.0, worker)
+    log.add(Kind.PUSH, 1.0, 0, 0, 0, 4, 1, compute_s=1.0)
+    log.add(Kind.HOLD, 1.0, 0, text="barrier")
+    for at_s in (2.0, 3.0):
+        log.add(Kind.SWITCH_REQUESTED, at_s, id=-1)
+    log.add(Kind.PUSH, 4.0, 1, 1, 0, 4, 1, compute_s=4.0)
+    log.add(Kind.HANDOVER, 4.0, id=1)
+    spans = recording(log).spans
+    drained = spans["phase"] == STAGES.index(SWITCHING)
+    assert [*zip(spans["start_s"][drained], spans["end_s"][drained], strict=True)] == [(2.0, 4.0)]
 
 
 def test_one_steps_to_waits_for_a_worker_and_not_to_others(scripted: Any) -> None:

@@ -1,5 +1,6 @@
 """The worst-case optimal time: its formulas, its measurement, and the answer about runs."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 
 import psbench as ps
 from psbench.errors import ParameterError
-from psbench.optimal import Bound, measure
+from psbench.optimal import Bound, measure, measured
+from psbench.optimal.measured import step_seconds
 from psbench.testing import toy_experiment
 
 # ------------------------------------------------------------------ formulas
@@ -131,6 +133,30 @@ def test_the_problem_is_measured_on_the_runs_own_data():
     variance = ((each - each.mean(0)) ** 2).sum(1).mean() / 4
     assert bound.variance == pytest.approx(variance, rel=0.5)
     assert bound.like_data
+
+
+def test_a_live_step_takes_the_time_to_read_its_samples_too():
+    done = ps.run(toy_experiment("asp", backend="simulated", cluster={"workers": 2}))
+    live = done.experiment.model_copy(update={"backend": "dask"})
+    usage = [{"worker": w, "steps": 4, "read_s": 1.0 + w, "compute_s": 3.0, "cpu_s": 0.0} for w in range(2)]
+    found = dataclasses.replace(done, experiment=live, meta=done.meta | {"usage": usage})
+    assert step_seconds(found)[0] == (1.0, 1.25)
+    found.meta["usage"][1]["steps"] = 0
+    with pytest.raises(ParameterError, match="worker 1 took no step"):
+        step_seconds(found)
+
+
+def test_the_variance_is_estimated_without_bias(monkeypatch):
+    seen = []
+
+    def gradient(_, where):
+        seen.append(float(where[0]))
+        return torch.tensor(seen[-1:], dtype=torch.float64)
+
+    found = object.__new__(measured._Gradients)
+    found.batch, found._rng, found.of = 1, np.random.default_rng(0), gradient
+    monkeypatch.setattr(measured, "BATCHES", 4)
+    assert found._variance(None, np.arange(100)) == pytest.approx(np.var(seen, ddof=1))
 
 
 def test_workers_with_unlike_data_are_noticed():

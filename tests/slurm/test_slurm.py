@@ -115,7 +115,7 @@ def test_one_job_survives_requeues_its_time_limit_and_a_cancel(slurm: Slurm, tmp
 
 
 def test_jobs_of_dask_jobqueue_end_by_lifetime_cancel_and_requeue(slurm: Slurm, tmp_path: Path) -> None:
-    changes = {'"55m"': '"60s"', '"4m"': '"20s"', '{"epochs": 40}': '{"seconds": 120}'}
+    changes = {'"55m"': '"100s"', '"4m"': '"30s"', '{"epochs": 40}': '{"seconds": 120}'}
     (tmp_path / "script.py").write_text(block("py", **changes))
     folder, output = tmp_path / "runs/ssp", tmp_path / "output"
     with output.open("w") as file:
@@ -127,7 +127,7 @@ def test_jobs_of_dask_jobqueue_end_by_lifetime_cancel_and_requeue(slurm: Slurm, 
         first, second, *_ = slurm.call("squeue", "-h", "-t", "RUNNING", "-o", "%A").split()
         slurm.call("scancel", first)
         slurm.call("scontrol", "requeue", second)
-        code = process.wait(400)
+        code = process.wait(600)
     finally:
         process.kill()
         process.wait()

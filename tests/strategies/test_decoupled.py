@@ -48,12 +48,12 @@ def test_samples_count_since_a_fragment_was_pushed_last():
     part = RadialOuter()
     for number, fragment in enumerate((0, 1, 0)):
         pushes = [
-            Push(10 * number + worker, worker, 1, 0, samples=8 + 8 * worker, steps=2, fragment=fragment)
-            for worker in range(2)
+            Push(10 * number + worker, worker, 1, 0, samples=samples, steps=2, fragment=fragment)
+            for worker, samples in enumerate((8, 16 if number < 2 else 8))
         ]
         weights = part.on_commit(pushes, ClusterView(2))[0].weights
-    # of fragment 0 since its first push: 16 samples in 4 steps, and 32 in 4
-    assert weights == pytest.approx([64 / (64 + 256), 256 / (64 + 256)])
+    # of fragment 0 since its first push: 16 samples in 4 steps, and 24 in 4
+    assert weights == pytest.approx([64 / (64 + 144), 144 / (64 + 144)])
 
 
 def test_orthogonal_differences_keep_their_length():

@@ -87,6 +87,14 @@ def test_who_leaves_takes_its_estimate_along(back):
     np.testing.assert_allclose(done.parameters, np.linalg.lstsq(x, y, rcond=None)[0], atol=0.05)
 
 
+def test_a_worker_back_before_the_next_version_begins_anew_at_both_ends():
+    failure = {"worker": 0, "at_s": 0.013, "rejoin_s": 0.014}
+    cluster = {"workers": 1, "step_time": "constant", "failures": [failure]}
+    done = ps.run(unlike(ef21(), workers=1, lr=0.2, cluster=cluster, stop={"updates": 400}))
+    expected = np.linalg.lstsq(least_squares.X[0], least_squares.Y[0], rcond=None)[0]
+    np.testing.assert_allclose(done.parameters, expected, atol=0.05)
+
+
 def test_what_it_cannot_do_is_refused():
     for other, says in (
         (

@@ -178,7 +178,6 @@ def test_graphs_that_do_not_exist_are_refused_before_any_work():
 def test_what_a_run_without_a_common_model_cannot_do_is_refused():
     for change, word in (
         ({"stop": {"tolerance": 0.1}}, "stop.tolerance: there is no common model"),
-        ({"cluster": {"workers": 4, "link_time": "lognormal"}}, "cluster.link_time: .* there is no server"),
         (
             {"cluster": {"workers": 4, "corruptions": [{"worker": 1, "how": "nan"}]}},
             "use communication 'step_then_mix'",
@@ -188,6 +187,23 @@ def test_what_a_run_without_a_common_model_cannot_do_is_refused():
             ps.Experiment(strategy="d_psgd", **change)
     with pytest.raises(ps.errors.ParameterError, match="so a switch has no model to hand over"):
         ps.strategies.strategy_switch(first="d_psgd", second="asp")
+
+
+def test_reports_and_orders_may_take_time():
+    """A step of 1 s and one of 4: whoever is met while it computes sends its model at the end of its step.
+
+    With times, worker 0 begins at 0.5 s and its report comes at 2; at 2.5 both hear that they meet, at 4.5
+    worker 1 is done and sends, at 5 worker 0 begins again. Without, both models are there 1 s after its step.
+    """
+    links = {"name": "trace", "seconds": [[0.5]] * 4}
+    for link_time, pushes in ((None, {0: [1.0, 3.0], 1: [4.0]}), (links, {0: [2.0, 6.5], 1: [5.0]})):
+        machines = {"workers": 2, "speed": [1.0, 0.25], "latency_s": 0.5, "bandwidth_mbit_s": 1e12}
+        steps = {"step_time": "constant", "seconds_per_step": 1.0, "seconds_per_sample": 1e-12}
+        given = {"cluster": {**machines, **steps, "link_time": link_time}, "timing_only": True}
+        log = ps.run(ps.Experiment(strategy="ad_psgd", stop={"updates": 5}, **given)).log.of_kind(Kind.PUSH)
+        for worker, times in pushes.items():
+            own = log["time_s"][log["worker"] == worker][: len(times)]
+            assert own == pytest.approx(times), (link_time, worker)
 
 
 # -------------------------------------------------------------------- checkpoints

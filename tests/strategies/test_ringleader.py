@@ -141,10 +141,12 @@ def test_a_run_goes_on_with_its_table(tmp_path):
         assert replay(again) == len(again.log)
 
 
-def test_a_lost_worker_is_neither_waited_for_nor_remembered():
-    cluster = {"workers": 3, "step_time": "constant", "failures": [{"worker": 2, "at_s": 0.3}]}
-    done = ps.run(unlike(cluster=cluster, stop={"updates": 900}))
-    left = np.linalg.lstsq(least_squares.X[:2].reshape(-1, 2), least_squares.Y[:2].reshape(-1), rcond=None)
+@pytest.mark.parametrize(("worker", "at_s"), [(2, 0.3), (1, 0.01)], ids=["collecting", "before its turn"])
+def test_a_lost_worker_is_neither_waited_for_nor_remembered(worker, at_s):
+    cluster = {"workers": 3, "step_time": "constant", "failures": [{"worker": worker, "at_s": at_s}]}
+    done = ps.run(unlike(cluster=cluster, stop={"updates": 900, "seconds": 6}))
+    x, y = (np.delete(each, worker, axis=0) for each in (least_squares.X, least_squares.Y))
+    left = np.linalg.lstsq(x.reshape(-1, 2), y.reshape(-1), rcond=None)
     np.testing.assert_allclose(done.parameters, left[0], atol=1e-4)
 
 

@@ -12,10 +12,13 @@ import psbench as ps
 from psbench.core.log import Kind
 from psbench.core.strategy import Strategy
 from psbench.errors import ParameterError
+from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import run as run_from
 from psbench.runs.replaying import replay
 from psbench.strategies.communication import CorrectedSGD
 from psbench.testing import toy_experiment
+from psbench.training.local_model import LocalModel
+from psbench.training.trainer import StepResult
 
 STEPS = 4
 #: a rate at which models soon are where they end
@@ -145,6 +148,14 @@ def test_who_leaves_or_comes_leaves_control_variates_with_their_mean():
     np.testing.assert_allclose(ps.run(gone).parameters, left[0], atol=1e-5)
     back = unlike(scaffold(), lr=FAST, stop={"updates": 120}, cluster=failing(rejoin_s=1.0))
     np.testing.assert_allclose(ps.run(back).parameters, optimum(), atol=1e-5)
+
+
+def test_who_comes_late_takes_its_first_steps_uncorrected():
+    """It begins with the global control variate as its own."""
+    model = LocalModel(ps.strategies.scaffold(local_steps=1), SGD(lr=1.0, momentum=0.0))
+    model.load(torch.tensor([5.0, 6.0, 1.0, -2.0]), torch.zeros(0))  # x and c
+    model.stepped(StepResult(torch.tensor([1.0, 1.0]), torch.zeros(0), 0.0), 4, 0.0)
+    assert model.payload().tolist() == [4.0, 5.0, 1.0, 1.0]
 
 
 def failing(**changes):

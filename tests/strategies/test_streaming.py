@@ -12,6 +12,7 @@ from vectors import how, pushed
 
 import psbench as ps
 from psbench import metrics
+from psbench.core import ClusterView, Push
 from psbench.core.arithmetic import State
 from psbench.core.log import Kind
 from psbench.core.part import REGISTRY
@@ -256,6 +257,9 @@ def test_the_delta_rule_keeps_the_steps_meanwhile():
     assert worker.payload(fragment=0).tolist() == [1.0, 1.0]  # in the next mean, too
     worker.load(torch.tensor([3.0, 3.0]), NONE, fragment=0)
     assert worker.parameters[0] == 3.0
+    step(worker, 1.0, 1.0, 1.0, 1.0)  # void: a new value that is no answer to a push replaces its own
+    worker.load(torch.tensor([9.0, 9.0]), NONE, fragment=0)
+    assert worker.parameters[0] == 9.0
 
 
 def test_a_sparse_average_with_overlap_keeps_the_mean_of_the_workers():
@@ -433,6 +437,11 @@ def test_a_worker_steps_with_its_own_new_share_and_the_others_last_one():
         torch.testing.assert_close(model, -first - (first + (d2 - d1) / 2))
         another = -first - (d2 / 2 + first / 2)  # which counts the own last share too
         assert not torch.allclose(model, another)
+
+
+def test_the_mean_is_shared_by_those_that_push():
+    (apply,) = EagerOuter().on_commit([Push(i, i, 1, 0, samples=8) for i in range(2)], ClusterView(3))
+    assert (apply.weights, apply.numbers) == ([0.5, 0.5], {"workers": 2})
 
 
 def test_eager_with_one_worker_is_diloco():

@@ -194,6 +194,16 @@ class BackwardDifference(LocalSGD):
         return w - state["received"] if own.kind == "difference" else super().payload(w, state, own)
 
 
+class FirstReceived(LocalSGD):
+    """A difference from the model that was received first."""
+
+    name = "faulty_first_received"
+
+    def begin(self, w, model, state, own):
+        w.copy_(model)
+        state.vector("received", model)
+
+
 class IgnoresWeights(Mean):
     name = "faulty_ignores_weights"
 
@@ -213,6 +223,15 @@ class Shrinks(ModelAverage):
 
     def update(self, x, pushes, state, step):
         x.copy_(step.sum(pushes)).mul_(0.9)
+
+
+class SharesOfAll(ModelAverage):
+    """Sums to 1 until a worker leaves."""
+
+    name = "faulty_shares_of_all"
+
+    def on_commit(self, pushes, view):
+        return [Apply(pushes, [1.0 / view.num_workers] * len(pushes), {"keep": 0.0})]
 
 
 class WeighsNaN(Mean):
@@ -340,6 +359,7 @@ SAID = {
     IgnoresWeights: r"IgnoresWeights.update: ignores the weights that on_commit decides",
     Doubles: r"Doubles.update: .* equal pushes with the weights .* move the model differently from one",
     Shrinks: r"Shrinks.update: all workers push the server's model unchanged, .* but the model changes",
+    SharesOfAll: r"SharesOfAll.update: all workers push .* unchanged, with the weights (0.167, ){4}0.167",
     WeighsNaN: r"faulty_weighs_nan.*: on_commit: the weight of push \d+ is nan",
     TakesTheFirst: r"TakesTheFirst.update: push number 1 of \d has no effect",
     AddsInOrder: r"AddsInOrder.update: under a barrier the version depends on the order",
@@ -373,11 +393,19 @@ def test_each_fault_is_named(part):
 
 
 @pytest.mark.slow
-def test_a_half_that_suits_one_kind_of_push():
-    check_strategy(BackwardDifference, clusters=1, events=20)  # of models it is right
-    whole = {"consistency": "bsp", "aggregation": "outer", "communication": "faulty_backward_difference"}
-    with pytest.raises(BrokenContract, match=r"the loss rises, .* Most likely a sign"):
-        check_strategy(whole, clusters=1, events=20)
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (BackwardDifference, r"the loss rises, .* Most likely a sign"),
+        (FirstReceived, r"the loss falls to .* and grows to .* from the model that was received last"),
+    ],
+    ids=lambda part: getattr(part, "__name__", ""),
+)
+def test_a_half_that_suits_one_kind_of_push(part, says):
+    check_strategy(part, clusters=1, events=20)  # of models it is right
+    whole = {"consistency": "bsp", "aggregation": "outer", "communication": part.name}
+    with pytest.raises(BrokenContract, match=says):
+        check_strategy(whole, clusters=1, events=80)
 
 
 def test_a_half_that_fits_no_other_says_to_give_the_whole():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from psbench.backends.dask.coordinator import checkpointing
 from psbench.backends.dask.coordinator.live_run import LiveRun
+from psbench.backends.dask.coordinator.run_state import WorkerPart
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.instructions import (
     Send,
@@ -335,3 +337,12 @@ def test_who_has_no_place_when_a_run_goes_on_at_its_end_is_lost() -> None:
     run.heal(looks=True)
     assert run.outcome is not None
     assert run.outcome.facts["lost_workers"] == [1]
+
+
+def test_the_part_of_a_worker_that_waits_has_what_outlasts_its_steps() -> None:
+    lasting = {"position": [8, 2, 0, 0, 0], "used": 2, "num_sent": 3, "ready_s": 1.5}
+    state = lasting | {"loop": {}, "since": "release"}
+    tensors = dict.fromkeys(("residual", "selection/taken_at", "model/parameters", "held"), torch.zeros(1))
+    kept = checkpointing._as_of_release(WorkerPart(state, tensors))
+    assert kept.state == lasting
+    assert {*kept.tensors} == {"residual", "selection/taken_at"}

@@ -89,6 +89,17 @@ def test_waits_and_reasons():
     shift = np.array([[0.0], [1.0]])
     late = blame(Meetings(["quick", "slow"], begin + shift, begin + shift + 1)).culprits[0]
     assert "begins 1 s later" in late.why
+    both = blame(Meetings(["quick", "slow"], begin + shift / 4, end + shift / 4)).culprits[0]
+    assert "2 times the others'" in both.why  # which makes more of it than the quarter of a second
+
+
+def test_the_reason_of_a_second_culprit_is_its_own():
+    begin = np.tile(np.arange(20.0) * 5, (4, 1)) + np.array([[0.0], [1.0], [0.0], [0.0]])
+    end = begin + np.array([[3.0], [1.0], [1.0], [1.0]])
+    found = blame(Meetings(["slow", "late", "c", "d"], begin, end)).culprits
+    assert [each.worker for each in found] == ["slow", "late"]
+    assert "3 times the others'" in found[0].why
+    assert "begins 1 s later" in found[1].why
 
 
 def test_steps_that_differ_by_rounding_alone_say_nothing_of_chance():

@@ -23,12 +23,14 @@ from psbench.twin import between_runs
 from psbench.twin.calibration import Calibration
 from psbench.twin.codecs import Coding, with_codec
 from psbench.twin.exchanges import exchanges_of, last_version
-from psbench.twin.fit import AT_ONCE, RUN_TO_RUN, SPREAD, MeasuredLink, _passing_s
+from psbench.twin.fitted import AT_ONCE, RUN_TO_RUN, SPREAD
+from psbench.twin.link_fit import passing_s
+from psbench.twin.links import MeasuredLinks, Way
 from psbench.twin.measures import Band, Measures, measures_of
 from psbench.twin.pictures import quantiles, write_report
 from psbench.twin.prediction_page import prediction_table, write_prediction
 from psbench.twin.predictions import Predicted, Predictions
-from psbench.twin.probe import measured_link
+from psbench.twin.probe import measured_links
 from psbench.twin.recording import LEFT_OUT, Recorded, Sizes, record
 from psbench.twin.replayed import played_again
 from psbench.twin.sharing import shared_s
@@ -102,6 +104,19 @@ def steady(workers, speed, updates=20):
     return ps.run(PLAIN.but(cluster=cluster, batch_size=32 * workers, stop={"updates": updates}))
 
 
+def test_the_luck_of_twins_is_taken_out_of_the_deviation_between_runs():
+    """Five runs of two kinds of probe, so that three are free."""
+    probes = [
+        between_runs.BesideTwins([None] * len(apart), np.array(apart), variance, None)
+        for apart, variance in (((0.1, -0.1, 0.2), 1e-3), ((0.0, 0.3), 2e-3))
+    ]
+    student = stats.t.ppf(0.95, 3) / stats.norm.ppf(0.95)
+    expected = np.sqrt(student**2 * 0.15 / 3 - (3 * 1e-3 + 2 * 2e-3) / 5)
+    assert between_runs.between_runs(probes) == (pytest.approx(expected), 3)
+    once = between_runs.BesideTwins([None], np.array([0.5]), 0.0, None)
+    assert between_runs.between_runs([once, once]) == (0.0, 0)
+
+
 def test_what_each_worker_differs_by_from_run_to_run_is_drawn():
     """Six runs, in each of which every worker is quicker or slower by some 5 % of its own."""
     factors = np.exp(0.05 * np.random.default_rng(3).standard_normal((6, 4)))
@@ -159,6 +174,13 @@ def test_a_run_with_its_own_times_takes_as_long(strategy):
     assert last_version(again.log) == (updates, pytest.approx(seconds, rel=1e-3))
 
 
+def test_the_samples_of_an_exchange_are_those_of_one_step():
+    run = ps.run(toy_experiment({"name": "local_sgd", "local_steps": 3}, stop={"updates": 4}))
+    found = exchanges_of(run.log)
+    assert ({*found.samples}, {*found.steps}) == ({run.experiment.batch_size // 3}, {3})
+    assert (found.samples * found.steps == run.log.of_kind(Kind.PUSH)["samples"]).all()
+
+
 def test_clocks_that_differ_are_set_by_the_quickest_messages():
     """A worker whose clock is 20 ms ahead seems to send 20 ms faster, and to hear 20 ms later."""
     run = ps.run(PLAIN.but(strategy="asp", stop={"updates": 200}))
@@ -171,13 +193,20 @@ def test_clocks_that_differ_are_set_by_the_quickest_messages():
     assert turned.up_s[own] == pytest.approx(straight.up_s[own], abs=5e-4)
 
 
+def alike(latency_s, mbit_s, workers=4, seconds=()):
+    """Return timed links between workers and a server that are all alike."""
+    machines = range(workers + 1)
+    ways = [Way(a, b, latency_s, mbit_s, tuple(seconds)) for a in machines for b in machines if a != b]
+    return MeasuredLinks(workers, tuple(range(workers)), tuple(ways))
+
+
 def test_latency_of_a_slow_link_is_found_though_no_message_is_alone():
     """Three workers meet at a link of 10 Mbit/s, 20 ms; what they share is no latency."""
     slow = {"workers": 3, "latency_s": 0.02, "bandwidth_mbit_s": 10, "server_bandwidth_mbit_s": 10}
     slow |= {"link_sharing": "equal", "link_time": {"name": "lognormal", "sigma": 0.05}}
     plain = PLAIN.but(cluster=TRUTH | slow | {"speed": 1.0}, batch_size=96, stop={"updates": 60})
     runs = [ps.run(plain), ps.run(plain.but(strategy="asp", batch_size=48, stop={"updates": 180}))]
-    found = Calibration.of(runs, MeasuredLink(0.02, 10.0))
+    found = Calibration.of(runs, alike(0.02, 10.0, workers=3))
     ends = found.cluster["link_time"]["seconds"]
     assert np.mean([np.mean(end) for end in ends]) == pytest.approx(0.02, rel=0.05)
     predicted = ps.predict(found, [{"name": "local_sgd", "local_steps": 4}], seeds=2).rows[0].update_s.mean
@@ -220,23 +249,28 @@ def test_more_workers_on_a_link_of_unknown_rate_are_predicted(mbit_s):
 def test_equal_shares_of_a_link_are_those_of_the_simulator():
     begin = np.random.default_rng(0).uniform(0, 1, 60)
     sizes = np.full(60, 12_500)
-    assert shared_s(begin, 0.05) == pytest.approx(_passing_s(begin, sizes, 2.0))
+    assert shared_s(begin, 0.05) == pytest.approx(passing_s(begin, sizes, 2.0))
 
 
-def test_a_link_is_as_fast_as_its_slower_way(monkeypatch):
-    """As of homes: 10 Mbit/s up and 80 down, or the other way round; the median of 10, 10 and 20 is 10."""
+def test_timed_links_are_those_of_the_machines_of_a_run(monkeypatch):
+    """Both ways of each; who cannot be reached has none, and without a place for a role nothing is known."""
     ways = {("a", "b"): (10.0, 80.0), ("b", "a"): (80.0, 10.0), ("a", "c"): (20.0, 40.0), ("c", "a"): None}
     links = {
         pair: both and Link(0.01, *both, ((4096, 0.02, 0.03), (1 << 20, 0.8, 0.1)))
         for pair, both in ways.items()
     }
     steps = {each: MeasuredSteps(1e-3, 1e-3, 0.1) for each in "abc"}
-    found = Diagnosis([*"abc"], links, {("b", "a"): links["b", "a"]}, steps)
-    monkeypatch.setattr("psbench.backends.dask.diagnose", lambda experiment, on_step: found)
-    measured = measured_link(PLAIN)
-    assert (measured.latency_s, measured.mbit_s, measured.at_once_mbit_s) == (0.01, 10.0, 80.0)
-    assert (measured.up_mbit_s, measured.down_mbit_s) == (20.0, 40.0)
-    assert measured.seconds == {0: [0.01] * 3, 4096: [0.02, 0.03] * 3, 1 << 20: [0.8, 0.1] * 3}
+    placed = {"coordinator": "c", "worker 0": "a", "worker 1": "b"}
+    found = Diagnosis([*"abc"], links, {("b", "a"): links["b", "a"]}, steps, placed=placed)
+    monkeypatch.setattr("psbench.backends.dask.diagnose", lambda experiment, on_step, also: found)
+    two = PLAIN.but(cluster={"workers": 2})
+    measured = measured_links(two)
+    assert (measured.server, measured.workers) == (2, (0, 1))
+    assert [way[:4] for way in measured.ways[:2]] == [(0, 1, 0.01, 10.0), (1, 0, 0.01, 80.0)]
+    assert len(measured.ways) == 6
+    assert measured.ways[1].seconds == ((4096, 0.03), (1 << 20, 0.1))
+    assert [way.mbit_s for way in measured.at_once] == [80.0, 10.0]
+    assert measured_links(PLAIN) is None
     del links["a", "c"], links["c", "a"]
     cluster = replace(found, workers=[*"ab"]).cluster()
     assert (cluster["bandwidth_mbit_s"], cluster["bandwidth_down_mbit_s"]) == ([10.0, 80.0], [80.0, 10.0])
@@ -256,12 +290,9 @@ def test_rates_by_size_are_found_and_rings_predicted():
     }
     plain = PLAIN.but(cluster=TRUTH | links | {"link_sharing": "equal"}, stop={"updates": 60})
     alone = plain.but(cluster={"workers": 1, **links}).cluster.profile()
-    rng = np.random.default_rng(0)
-    seconds = {
-        size: [Network(alone).up(0, size, 0.0) + 1e-5 * rng.normal() for _ in range(6)]
-        for size in (0, 4096, 16_384, 262_144, 2_097_152)
-    }
-    measured = MeasuredLink(0.004, 40.0, seconds)
+    sizes = (4096, 16_384, 262_144, 2_097_152)
+    seconds = [(size, Network(alone).up(0, size, 0.0) + 1e-6 * (size % 7)) for size in sizes]
+    measured = alike(0.004, 40.0, seconds=seconds)
     runs = [ps.run(plain), ps.run(plain.but(strategy="asp", batch_size=64, stop={"updates": 240}))]
     found = Calibration.of(runs, measured)
     assert [rate for _, rate in found.cluster["achieved_rates"]] == pytest.approx([2, 10, 40], rel=0.01)
@@ -396,6 +427,7 @@ def test_energy_and_cost_of_an_epoch_are_predicted(measured, tmp_path):
         ("bsp", {"cluster.workers": 5}, "4 workers were measured, not 5"),
         ("bsp", {"batch_size": 1024}, "batch of 256 samples was not measured; only 16 to 32"),
         ("bsp", {"model.name": "cnn"}, "model.name was not measured"),
+        ("d_psgd", {}, "exchanges under 'gossip' were not measured; calibrate with links"),
         ("double_squeeze", {}, r"the time of codec one_bit\(.*bucket=64\) was not measured"),
     ],
 )
@@ -447,9 +479,9 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path, monkeypatch):
     for run in runs:
         run.meta["coordinator"] = {"pushes": 240, "serving_s": 0.048, "handled_s": 0.072}
     live = [ps.run(PLAIN.but(strategy="k_bsp", seed=seed, stop={"epochs": 6})) for seed in (5, 6)]
-    link = MeasuredLink(1e-3, 1e6, {0: [1e-3], 10**6: [9e-3]})
-    Recorded({"fit": runs, "live/k-sync": live}, load=0.5, link=link).save(tmp_path)
-    assert Recorded.read(tmp_path).link == link
+    links = alike(1e-3, 1e6, seconds=[(10**6, 9e-3)])
+    Recorded({"fit": runs, "live/k-sync": live}, load=0.5, links=links).save(tmp_path)
+    assert Recorded.read(tmp_path).links == links
     played = []
     monkeypatch.setattr(
         "psbench.twin.validation.run_experiment", lambda twin: played.append(ps.run(twin)) or played[-1]
@@ -481,7 +513,7 @@ def test_recorded_runs_are_judged_again_and_drawn(tmp_path, monkeypatch):
         json.dumps(facts | {"runs": {"fit": -1}}): "runs.fit: must be greater than 0, got -1",
         json.dumps(facts | {"runs": {"live/k-sync": 2}}): "runs: has no runs called fit",
         json.dumps(facts | {"runs": [2]}): "runs: must be a mapping",
-        json.dumps(facts | {"link": [1, 2, {"x": 3}]}): "link.2.*: must be",
+        json.dumps(facts | {"links": [1, 2, {"x": 3}]}): "links.*: must be",
         json.dumps(facts | {"load": "much"}): "load: must be a number, got 'much'",
     }.items():
         (tmp_path / "twin.json").write_text(change)

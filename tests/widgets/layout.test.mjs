@@ -142,6 +142,7 @@ test("ten thousand workers are read in one pass, not in one each", () => {
   const made = process.cpuUsage(begun).user / 1e6;
   const state = recording.at(1.5);
   assert.equal(state.workers.length, count);
+  assert.equal(recording.at(spans).workers.length, 0); // a span is over at its end
   assert.deepEqual(
     [state.workers[7].clock, state.workers[7].version, state.workers[7].phase],
     [1, 1, state.workers[7].span % 2 ? "wait" : "compute"],

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Moment } from "../../widgets/psbench_widgets/js/moment.js";
 import { Announcer } from "../../widgets/psbench_widgets/js/announcer.js";
+import { sentence } from "../../widgets/psbench_widgets/js/sentence.js";
 
 // A run in which something happens every second, as the piece of it from `begin` to `end`.
 function piece(begin, end, whole, key = "run 1") {
@@ -41,6 +42,35 @@ test("the newest rows move the moment until the user moves away", () => {
   // at the end of the run, too
   assert.equal(moment.take([piece(35, 45, 45)], { live: false }), "length");
   assert.deepEqual([moment.now, moment.isLoaded()], [3, true]);
+});
+
+test("the next piece is asked for near an edge, and none before the first or after the last", () => {
+  for (const [begin, end, at, asked] of [
+    [0, 10, 0.5, []],
+    [0, 10, 5, []],
+    [0, 10, 9, [9]],
+    [50, 60, 51, [51]],
+    [90, 100, 99.5, []],
+  ]) {
+    const moment = new Asking();
+    moment.take([piece(begin, end, 100)], { at: 55 });
+    moment.questions.length = 0;
+    moment.go(at);
+    assert.deepEqual(moment.questions, asked);
+  }
+});
+
+test("a wait that the log ends with goes on, or lasts until the run ends", () => {
+  const wait = { worker: 0, waits: true, waitedFor: null, lasts: 2, until: 10, reason: "barrier" };
+  const state = { time: 9, version: 3, workers: [wait], gone: [] };
+  const said = (options) =>
+    sentence(state, {
+      ...{ chosen: null, ended: false, running: false, end: 10, shown: (time) => time.toFixed(1) },
+      ...options,
+    });
+  assert.deepEqual(said({ running: true }), ["Worker 0 is waiting.", "It waits 1 s so far: barrier."]);
+  assert.equal(said({})[1], "It waits 2 s, until the run ends: barrier.");
+  assert.equal(said({ end: 11 })[1], "It waits 2 s, until 10.0 s: barrier.");
 });
 
 test("what the piece does not know is asked of the whole log", () => {

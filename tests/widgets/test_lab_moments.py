@@ -229,11 +229,20 @@ def test_a_run_that_is_watched_takes_its_time(
     monkeypatch.setattr(pace, "time", clock)
     brief = BRIEF.but(stop={"epochs": 6}, timing_only=True)
     job = Job(1, brief)
-    job.control.pace = pace.Pace(job, kind, lambda: seen)
+    paced, passed = pace.Pace(job, kind, lambda: seen), list[tuple[float, float]]()
+
+    def keep(now_s: float) -> None:
+        paced(now_s)
+        passed.append((now_s, clock.now))
+
+    job.control.pace = keep
     done = perform(job)
     assert done.log.digest() == run(brief).log.digest()
-    whole = done.summary()["time_s"] / 10 if expected is None else expected
+    own_s = done.summary()["time_s"]
+    whole = own_s / 10 if expected is None else expected
     assert clock.now == pytest.approx(whole, rel=0.05)
+    half_s = next(at_s for now_s, at_s in passed if now_s >= own_s / 2)
+    assert half_s == pytest.approx(whole / 2, rel=0.1)  # evenly, from its begin to its end
     clock.now = 0.0
     job.control.stop()
     job.control.pace(1e6)

@@ -8,6 +8,7 @@ from psbench.errors import ParameterError
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
 from psbench_widgets import Prediction
+from psbench_widgets.predictions import gaps
 
 WITH_BARRIER = Experiment(strategy="bsp", timing_only=True, stop={"epochs": 2})
 
@@ -33,3 +34,22 @@ def test_who_expects_nothing_is_told_nothing():
 def test_what_cannot_come_is_not_expected(expected, message):
     with pytest.raises(ParameterError, match=message):
         Prediction(**expected)
+
+
+@pytest.mark.parametrize(
+    ("expected", "before_s", "is_right"),
+    [
+        ({"times_as_fast": 9}, 20, True),  # it was ten times: a ninth more
+        ({"times_as_fast": 8}, 20, False),
+        ({"times_as_fast": 0.2}, 0.2, False),  # it was a tenth: half of it
+        ({"accuracy": 0.955}, 20, True),
+        ({"accuracy": 0.97}, 20, False),
+        ({"most_waiting": 0}, 20, True),
+        ({"most_waiting": 1}, 20, False),
+        ({"most_waiting": "nobody"}, 20, False),
+    ],
+)
+def test_what_is_close_counts_as_right(expected, before_s, is_right):
+    came = {"idle_fraction": [0.4, 0.0], "final": {"val_accuracy": 0.95}, "time_s": 2.0}
+    (gap,) = gaps(Prediction(**expected), came, {"time_s": before_s})
+    assert gap["right"] is is_right

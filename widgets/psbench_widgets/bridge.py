@@ -75,7 +75,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job is finished."""
+        """Return True if the job is finished."""
         return self.status not in ("queued", "running")
 
     def note(self, log: EventLog) -> None:
@@ -273,7 +273,7 @@ class Bridge:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is running or queued."""
+        """Return True if a job is running or queued."""
         return self._current is not None or bool(self._queue)
 
     def switch(self, to: int | None = None) -> None:

@@ -126,7 +126,7 @@ class RunView:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the charts are visible; hidden charts are not drawn during a run."""
+        """Return True if the charts are visible; hidden charts are not drawn during a run."""
         return self._is_seen
 
     @is_seen.setter

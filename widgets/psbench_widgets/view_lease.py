@@ -1,4 +1,4 @@
-"""Whether any page still displays the panel."""
+"""Track which pages still display the panel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ViewLease:
 
     @property
     def is_seen(self) -> bool:
-        """Whether some view is visible; views that have not reported count as visible."""
+        """Return True if some view is visible; views that have not reported count as visible."""
         return not self._seen or any(self._seen.values())
 
     def renew(self) -> None:
@@ -34,5 +34,5 @@ class ViewLease:
 
     @property
     def has_expired(self) -> bool:
-        """Whether no view has reported for `GRACE_S` seconds after one closed."""
+        """Return True if no view has reported for `GRACE_S` seconds after one closed."""
         return self._closed_s is not None and time.monotonic() - self._closed_s > GRACE_S

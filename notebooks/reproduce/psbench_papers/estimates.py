@@ -105,7 +105,7 @@ class Estimate(ABC):
 
     @property
     def is_censored(self) -> bool:
-        """Whether any run ended before its target."""
+        """Return True if any run ended before its target."""
         return bool(self.never or self.bounds)
 
 
@@ -185,7 +185,7 @@ class MeanEstimate(Estimate):
 
     @property
     def _tells_nothing(self) -> bool:
-        """Whether the spread is unusable: one seed has none, and two seeds may agree by chance."""
+        """Return True if the spread is unusable: one seed has none, and two seeds may agree by chance."""
         return self.seeds < 2 or (self.seeds == 2 and self.error == 0)
 
     def with_seeds(self, seeds: int) -> MeanEstimate:

@@ -18,7 +18,7 @@ from psbench.backends.dask.protocol.roles import COORDINATOR, first_roles
 from psbench.backends.dask.reach import check_reach
 from psbench.backends.dask.record import Record
 from psbench.backends.dask.retirement import ServerRetired
-from psbench.backends.dask.rpc import Unresponsive
+from psbench.backends.dask.rpc import Departed, Unresponsive
 from psbench.backends.dask.shipping import bare
 from psbench.backends.dask.versions import check_versions
 from psbench.backends.outcome import Outcome
@@ -95,9 +95,10 @@ def run_dask(
                 if silent.addresses <= leaving:
                     raise
                 leaving |= silent.addresses
-                others = room_on(connection, experiment.connection, leaving, control.check)
-                if not (record.has_gone_back or others.has(roles[:least])):
-                    raise
+                if not isinstance(silent, Departed):
+                    others = room_on(connection, experiment.connection, leaving, control.check)
+                    if not (record.has_gone_back or others.has(roles[:least])):
+                        raise
                 record.note(f"{silent}; the run continues without it")
             except ServerLost as lost:
                 if restarts == most:

@@ -20,10 +20,10 @@ from distributed.comm import get_address_host
 
 from psbench.backends.dask.connecting import connected
 from psbench.backends.dask.keys import give_key, take_key
-from psbench.backends.dask.placement import room_on
+from psbench.backends.dask.placement import place_with_resources, room_on
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.protocol.roles import Address, RunKey, roles_of
+from psbench.backends.dask.protocol.roles import COORDINATOR, Address, RunKey, roles_of, worker_name
 from psbench.backends.dask.protocol.transport import ClientSocket
 from psbench.backends.dask.reach import check_reach
 from psbench.backends.dask.rpc import ask
@@ -36,14 +36,19 @@ from psbench.training.build import Workload
 
 #: float32 entries of the vector whose transfer is timed, and how often what is timed
 _ENTRIES, _PINGS, _TRANSFERS, _STEPS = 1 << 20, 21, 5, 15
-#: sizes that are timed, smallest first; once one takes so many seconds no larger is: it would take too long
-_SIZES, _LONG_S = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.02
+#: sizes that are timed, smallest first; once one takes so many seconds beyond an empty one, and so many times
+#: the round trip, no larger is: it would take too long, and is known to be as fast as the link
+_SIZES, _LONG_S, _ROUND_TRIPS = (1 << 11, 1 << 14, 1 << 17, _ENTRIES), 0.06, 2
 #: bytes of the largest message
 _LARGEST = 1 << 30
 #: seconds that an answer may take before the link counts as none, and that one who answers waits for probes
 _ANSWER_S, _IDLE_S = 3.0, 15.0
+#: seconds in which steps are timed, of one worker of each machine at a time: as many as fit, at least one
+_STEPS_S = 25.0
 #: seconds in which links are timed: rounds of pairs, as many as fit, and at least so many
 _LINKS_S, _ROUNDS = 90.0, 2
+#: seconds between two lines of progress
+_LINE_EVERY_S = 5.0
 #: a link or worker is reported if it is so many times slower than the median
 _SLOW = 3.0
 #: what Dask's nanny sets, with which torch takes 1.6 times as long
@@ -74,8 +79,10 @@ class MeasuredSteps(NamedTuple):
 class Diagnosis:
     """The findings; `problems` in words. Links are by (from, to), steps by Dask worker.
 
+    `steps` were timed on at least one worker of each machine, and not on all where that would take too long.
     `links` were timed in pairs of workers, each worker in one pair at a time, and not all pairs where that
-    would take too long; `at_once` are those to the first worker, all at the same time.
+    would take too long; `at_once` are those to the server's worker, all at the same time. `placed` says where
+    the roles of a run would be now, as far as there is room.
     """
 
     workers: list[str]
@@ -83,6 +90,17 @@ class Diagnosis:
     at_once: dict[tuple[str, str], Link | None] = field(default_factory=dict)
     steps: dict[str, MeasuredSteps] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    placed: dict[str, str] = field(default_factory=dict)
+
+    def places(self, num_workers: int) -> list[str] | None:
+        """Return where the first server and each worker of a run would be, if there is room for all."""
+        roles = [COORDINATOR, *map(worker_name, range(num_workers))]
+        return [self.placed[role] for role in roles] if self.placed.keys() >= set(roles) else None
+
+    @property
+    def num_machines(self) -> int:
+        """On how many machines the workers are."""
+        return len({get_address_host(worker) for worker in self.workers})
 
     @property
     def sampled(self) -> str:
@@ -96,9 +114,28 @@ class Diagnosis:
             f"{_LINKS_S:g} s; the others may be slower, or missing"
         )
 
+    @property
+    def sampled_steps(self) -> str:
+        """How many of the workers had their steps timed, in words."""
+        count, most = len(self.steps), len(self.workers)
+        if count == most:
+            return f"steps of all {most:,} workers were timed"
+        return (
+            f"steps of {count:,} of {most:,} workers were timed, as many as fit into {_STEPS_S:g} s; "
+            "the others count as the median of their machine"
+        )
+
+    def steps_of(self, worker: str) -> MeasuredSteps:
+        """Return a worker's steps, or the median of those of its machine if they were not timed."""
+        if worker in self.steps:
+            return self.steps[worker]
+        host = get_address_host(worker)
+        there = [each for timed, each in self.steps.items() if get_address_host(timed) == host]
+        return MeasuredSteps(*map(statistics.median, zip(*there, strict=True)))
+
     def cluster(self) -> dict[str, Any]:
         """Return the cluster as a specification for the simulator."""
-        steps = [self.steps[worker] for worker in self.workers]
+        steps = [self.steps_of(worker) for worker in self.workers]
         best = min(each.seconds_per_sample for each in steps)
         links = {worker: self._links_of(worker) for worker in self.workers}
         sigma = min(3.0, max(1e-3, statistics.median(each.sigma for each in steps)))
@@ -165,6 +202,9 @@ def diagnose(
     experiment: Experiment,
     client: Client | None = None,
     on_step: Callable[[str], None] = lambda text: None,
+    *,
+    also: int = 0,
+    with_steps: bool = True,
 ) -> Diagnosis:
     """Examine the cluster of an experiment with its model; takes up to two minutes.
 
@@ -175,6 +215,10 @@ def diagnose(
     ----------
     on_step : callable
         Called with what begins, in words.
+    also : int, bytes
+        The size of one more message that is timed on each link, for example that of the model.
+    with_steps : bool
+        Whether steps of the model are timed.
 
     Raises
     ------
@@ -182,28 +226,41 @@ def diagnose(
         If there is no cluster, or it has no free worker.
     """
     with connected(experiment, min(4, len(roles_of(experiment))), client) as connection:
-        return _Doctor(connection, experiment, on_step).diagnose()
+        return _Doctor(connection, experiment, on_step, also).diagnose(with_steps=with_steps)
 
 
 class _Doctor:
-    def __init__(self, client: Client, experiment: Experiment, on_step: Callable[[str], None]) -> None:
+    def __init__(
+        self, client: Client, experiment: Experiment, on_step: Callable[[str], None], also: int = 0
+    ) -> None:
         self._client, self._experiment, self._on_step = client, experiment, on_step
+        self._sizes = sorted({*_SIZES, *({also // 4} if 0 < also // 4 <= _ENTRIES else ())})
+        self._next_line_s = 0.0
         self._key, self._limits = RunKey(secrets.token_bytes(32)), experiment.connection
         room = room_on(client, self._limits)
         if not room.free:
             raise BackendError(f"the Dask cluster at {client.scheduler.address} has no free worker")
-        self._room, self._found = room, Diagnosis(sorted(room.free))
+        placed = place_with_resources(roles_of(experiment), room, self._limits.hosts)
+        self._room, self._found = room, Diagnosis(sorted(room.free), placed=placed)
 
-    def diagnose(self) -> Diagnosis:
+    def diagnose(self, *, with_steps: bool) -> Diagnosis:
         """Run all checks in the order of their dependencies."""
         self._connect()
         self._compare_versions()
         self._count()
         self._look_at_allocators()
         if not any(problem.startswith("versions") for problem in self._found.problems):
-            self._time_steps()
+            if with_steps:
+                self._time_steps()
             self._time_links()
         return self._found
+
+    def _progress(self, text: str, *, begins: bool) -> None:
+        """Report progress where something begins, and now and then after that."""
+        now = time.monotonic()
+        if begins or now >= self._next_line_s:
+            self._next_line_s = now + _LINE_EVERY_S
+            self._on_step(text)
 
     def _compare_versions(self) -> None:
         try:
@@ -242,18 +299,22 @@ class _Doctor:
 
     def _time_steps(self) -> None:
         """Time steps on one worker of each machine at a time: those of one machine share its cores."""
-        workers, machines = self._found.workers, dict[str, list[str]]()
+        workers, machines, began = self._found.workers, dict[str, list[str]](), time.monotonic()
         for worker in workers:
             machines.setdefault(get_address_host(worker), []).append(worker)
         steps = dict[str, MeasuredSteps]()
-        for row in zip_longest(*machines.values()):
-            self._on_step(f"steps: {len(steps)} of {len(workers)} workers timed")
+        for number, row in enumerate(zip_longest(*machines.values())):
+            took = (time.monotonic() - began) / max(1, number)
+            if number and time.monotonic() + took > began + _STEPS_S:
+                break
+            text = f"steps: {len(steps):,} of {len(workers):,} workers timed; at most {_STEPS_S:g} s"
+            self._progress(text, begins=not number)
             timings = {
                 worker: self._client.submit(_time_steps, self._experiment, workers=[worker], pure=False)
                 for worker in filter(None, row)
             }
             steps |= {worker: self._result(timing, worker) for worker, timing in timings.items()}
-        self._found.steps = {worker: steps[worker] for worker in workers}
+        self._found.steps = {worker: steps[worker] for worker in workers if worker in steps}
         self._found.problems += slow_workers(self._found.steps)
 
     def _time_links(self) -> None:
@@ -265,23 +326,27 @@ class _Doctor:
             took = (time.monotonic() - began) / max(1, number - 1)
             if number > _ROUNDS and time.monotonic() + took > began + _LINKS_S:
                 break
-            self._on_step(
+            self._progress(
                 f"links: {len(found.links):,} of {most:,} timed, in round {number} of {len(all_rounds)}; "
-                f"at most {_LINKS_S:g} s"
+                f"at most {_LINKS_S:g} s, unless {_ROUNDS} rounds take longer",
+                begins=number == 1,
             )
             for ways in (pairs, [(end, start) for start, end in pairs]):
                 with self._echoes([end for _, end in ways]) as addresses:
                     found.links |= self._timed({pair: addresses[pair[1]] for pair in ways})
-        first, *others = found.workers
+        server = found.placed.get(COORDINATOR, found.workers[0])
+        others = [worker for worker in found.workers if worker != server]
         if len(others) > 1:
-            self._on_step(f"links: {len(others)} at once to one worker")
-            with self._echoes([first]) as addresses:
-                found.at_once = self._timed({(other, first): addresses[first] for other in others})
+            self._on_step(f"links: {len(others)} at once to the server's worker")
+            with self._echoes([server]) as addresses:
+                found.at_once = self._timed({(other, server): addresses[server] for other in others})
         found.problems += bad_links(found.links)
 
     def _timed(self, ways: Mapping[tuple[str, str], Address]) -> dict[tuple[str, str], Link | None]:
         """Time these links at the same time."""
-        timings = {pair: self._start(pair[0], _time_link, address) for pair, address in ways.items()}
+        timings = {
+            pair: self._start(pair[0], _time_link, address, self._sizes) for pair, address in ways.items()
+        }
         return {pair: self._result(timing, pair[0]) for pair, timing in timings.items()}
 
     def _result(self, future: Future, worker: str) -> Any:
@@ -350,8 +415,11 @@ def _echo(experiment: Experiment, topic: str, worker: str) -> None:
                 socket.send(sender, msg.StateReply(message.tag, {"vector": vector[: message.tag]}))
 
 
-def _time_link(address: Address) -> Link | None:
-    """Return the measurements of a connection to that address; None without a connection."""
+def _time_link(address: Address, sizes: Sequence[int]) -> Link | None:
+    """Return the measurements of a connection to that address; None without a connection.
+
+    `sizes` of the messages are in entries of four bytes.
+    """
     with ClientSocket(address, take_key(), f"doctor {secrets.token_hex(4)}") as socket:
 
         def seconds(message: Message, times: int) -> float:
@@ -368,14 +436,14 @@ def _time_link(address: Address) -> Link | None:
         if math.isnan(round_trip):
             return None
         by_size = list[tuple[int, float, float]]()
-        for entries in _SIZES:
+        for entries in sizes:
             vector = {"vector": torch.zeros(entries)}
             up = seconds(msg.StateReply(0, vector), _TRANSFERS)
             down = seconds(msg.SendState(entries, False), _TRANSFERS)
             if math.isnan(up + down):
                 return None
             by_size.append((4 * entries, up - round_trip / 2, down - round_trip / 2))
-            if entries > _SIZES[0] and max(up, down) - round_trip > _LONG_S:
+            if entries > _SIZES[0] and max(up, down) - round_trip > max(_LONG_S, _ROUND_TRIPS * round_trip):
                 break
     megabits, pure = 32 * entries / 1e6, [max(whole / 10, whole - round_trip) for whole in (up, down)]
     return Link(round_trip / 2, megabits / pure[0], megabits / pure[1], tuple(by_size))

@@ -126,7 +126,7 @@ class Record:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether the run can restart without a loss: it has a checkpoint, or no update has been applied."""
+        """Return True if a restart loses nothing: there is a checkpoint, or no update has been applied."""
         return self._last is not None or not len(self.log.of_kind(Kind.APPLY)["row"])
 
     def go_back(self) -> str:
@@ -140,8 +140,9 @@ class Record:
         updates = int(max(versions, default=0)) - state["engine"]["view"]["version"]
         seconds = float(max(rows["time_s"], default=0.0)) - state["time_s"]
         self.log.truncate(self._last.rows, self._last.texts)
-        lost = f"{max(0, updates)} updates and {max(0.0, seconds):.1f} s"
-        return f"{lost} since {self._last.name} are lost"
+        if updates <= 0:  # a server that is retired leaves a checkpoint of that moment
+            return f"no update since {self._last.name} is lost"
+        return f"{updates} updates and {max(0.0, seconds):.1f} s since {self._last.name} are lost"
 
     def stopped(self) -> Outcome | None:
         """Return the outcome of a run that is stopped before it resumes from its last checkpoint.

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 from distributed import Client
+from distributed.core import clean_exception
+from distributed.protocol.pickle import loads
 
 from psbench.backends.dask.protocol.roles import names_or_count
 from psbench.clusters.connection import ConnectionSettings
@@ -20,8 +22,8 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-#: seconds between looks whether to give up
-_LOOK_S = 0.1
+#: seconds between looks whether to give up, and whether a Dask worker is still in the cluster
+_LOOK_S, _THERE_S = 0.1, 2.0
 _GONE = "the Dask scheduler is gone: its process was killed, or its machine is unreachable"
 
 
@@ -37,9 +39,13 @@ class Unresponsive(BackendError):
         self.addresses = frozenset(addresses)
 
 
+class Departed(Unresponsive):
+    """Dask workers have left the cluster before they answered."""
+
+
 def ask(
     client: Client,
-    function: Callable[..., Any],
+    function: Callable[..., Any] | str,
     *arguments: Any,
     of: Collection[str],
     limits: ConnectionSettings,
@@ -52,6 +58,8 @@ def ask(
 
     Parameters
     ----------
+    function : callable or str
+        Or a request that these Dask workers answer (`Worker.handlers`): they log each call of a function.
     go_on : callable
         Called often; raises to give up.
 
@@ -59,17 +67,35 @@ def ask(
     ------
     Unresponsive
         If Dask workers do not answer; it has their addresses, and those of no others.
+    Departed
+        If they have left the cluster meanwhile, as the scheduler alone would notice after 30 s.
     ServerLost
         If one is gone.
     """
     answers: dict[str, Any] = {}
 
     async def call(address: str) -> None:
-        answers.update(await client.run(function, *arguments, workers=[address]))
+        if isinstance(function, str):
+            answers[address] = await _answer(client, function, arguments, address)
+        else:
+            answers.update(await client.run(function, *arguments, workers=[address]))
 
     async def call_each() -> dict[str, Any]:
-        await asyncio.gather(*map(call, of))
-        return answers
+        calls = pending = {asyncio.ensure_future(call(address)) for address in of}
+        try:
+            while pending:
+                done, pending = await asyncio.wait(
+                    pending, timeout=_THERE_S, return_when=asyncio.FIRST_EXCEPTION
+                )
+                for each in done:
+                    each.result()
+                if pending and (gone := {*silent()} - (await client.nthreads()).keys()):
+                    raise Departed(f"{', '.join(sorted(gone))} left the Dask cluster", gone)
+            return answers
+        finally:
+            for each in calls:
+                if not each.cancel() and not each.cancelled():
+                    each.exception()  # of the others that failed, too: asyncio complains otherwise
 
     def silent() -> list[str]:
         return sorted({*of} - answers.keys())
@@ -96,6 +122,19 @@ def ask(
         if client.status != "running":
             raise SchedulerLost(_GONE) from None
         raise ServerLost(f"a Dask worker was lost before the run could begin there: {error}") from None
+
+
+async def _answer(client: Client, request: str, arguments: tuple[Any, ...], address: str) -> Any:
+    """Return a Dask worker's answer, by way of the scheduler."""
+    message = {"op": request, "arguments": arguments}
+    found = await client.scheduler.broadcast(msg=message, workers=[address], on_error="return_pickle")
+    answer = found[address]
+    if isinstance(answer, bytes):  # the scheduler's, which did not reach that Dask worker
+        raise loads(answer)
+    if answer["status"] != "OK":
+        _, error, traceback = clean_exception(**answer)
+        raise error.with_traceback(traceback)
+    return answer["answer"]
 
 
 def ask_scheduler(

@@ -54,7 +54,7 @@ class EventQueue:
 
     @property
     def expects_join(self) -> bool:
-        """Whether a worker has yet to join."""
+        """Return True if a worker has yet to join."""
         return any(isinstance(entry[4], ev.Join) for entry in self.heap)
 
     def state(self) -> list[list[Any]]:

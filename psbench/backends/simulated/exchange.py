@@ -61,6 +61,9 @@ class WorkersExchange:
     def began(self, worker: int, version: int, at_s: float) -> None:
         """Record that a worker starts from a version."""
 
+    def computes(self, worker: int, ends_s: float) -> None:
+        """Record that a worker has begun a step, and when it ends if nothing delays it."""
+
     def sends(self, push: Push, now: float) -> None:
         """Record that a push leaves its worker."""
 

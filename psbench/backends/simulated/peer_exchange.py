@@ -9,8 +9,8 @@ from torch import Tensor
 
 from psbench.backends.checkpointing import named, under
 from psbench.backends.simulated.exchange import WorkersExchange
-from psbench.backends.simulated.peer_links import PeerLinks
 from psbench.backends.simulated.resources import Resources
+from psbench.backends.simulated.transfers import Transfers
 from psbench.core import actions as act
 from psbench.core.events import Push
 from psbench.core.peer_to_peer import NeighbourMixing, PairMixing, sends_before_step
@@ -29,16 +29,23 @@ class PeerExchange(WorkersExchange):
     A worker's model changes when an exchange is decided, and the worker has it when all that it takes has
     arrived. A step is computed from the model as it was when the step began.
 
+    Where messages to the coordinator take time (`link_time`), pairs meet as live ones do: each sends its
+    model when it hears of the exchange, and one that computes at the end of its step.
+
     Parameters
     ----------
     composition : Strategy
     resources : Resources
-    links : PeerLinks
+    transfers : Transfers
+        With links between peers.
     """
 
-    def __init__(self, composition: Strategy, resources: Resources, links: PeerLinks) -> None:
+    def __init__(self, composition: Strategy, resources: Resources, transfers: Transfers) -> None:
         super().__init__()
-        self._resources, self._links = resources, links
+        assert transfers.peers is not None
+        self._resources, self._links, self._orders = resources, transfers.peers, transfers.links
+        self._orders_take_time = resources.link_times is not None
+        self._computes_until: dict[int, float] = {}
         self._computes = resources.trainer is not None
         self._by_neighbours = isinstance(composition.aggregation, NeighbourMixing)
         self._sends_first = sends_before_step(composition.communication)
@@ -59,7 +66,10 @@ class PeerExchange(WorkersExchange):
         """Mix models simultaneously, from their values before the exchange."""
         made = {worker: self._mixture(worker, row, mix) for worker, row in mix.rows.items()}
         waiting = mix.rows if mix.meet else [next(iter(mix.rows))]
-        met_s = self._links.ring(list(mix.rows), now) if mix.meet else now
+        met_s = now
+        if mix.meet:
+            ordered_s = max(self._orders.answer(worker, now) for worker in mix.rows)
+            met_s = self._links.ring(list(mix.rows), ordered_s)
         for worker, row in mix.rows.items():
             if worker in waiting:
                 self._ready_s[worker] = met_s if mix.meet else self._arrived(mix, worker, row, now)
@@ -99,10 +109,18 @@ class PeerExchange(WorkersExchange):
         if mix.sent:
             times = [self._links.arrival(other, version, worker, now) for other in others]
         elif mix.push >= 0:
-            times = [self._links.both_ways(worker, other, now) for other in others]
+            times = [self._met(worker, other, now) for other in others]
         else:
             times = [self._links.send(other, worker, now) for other in others]
         return max([now, *times])
+
+    def _met(self, worker: int, other: int, now: float) -> float:
+        """Return when a worker has the model of a partner, which has the worker's."""
+        if not self._orders_take_time:
+            return self._links.both_ways(worker, other, now)
+        heard_s, other_heard_s = (self._orders.answer(each, now) for each in (worker, other))
+        free_s = self._links.goes_on(other, self._computes_until.get(other, now))
+        return self._links.meet(worker, other, heard_s, max(other_heard_s, free_s))
 
     def _send_model(self, worker: int, version: int, model: ModelVectors | None, now: float) -> None:
         """Send a worker's model to its neighbours for the exchange of that number."""
@@ -114,7 +132,7 @@ class PeerExchange(WorkersExchange):
             self._sent[worker, version] = model
 
     def _forget(self) -> None:
-        """Remove what no worker will ask for, once it may be half of all: each search looks at all."""
+        """Remove models and arrivals that no worker will request, once they may be half of all."""
         if max(len(self._sent), self._links.num_arrivals) < self._searched_from:
             return
         # the engine's view is that at the end of the answer, whose exchanges are performed one by one
@@ -149,6 +167,10 @@ class PeerExchange(WorkersExchange):
             own = (model.parameters.clone(), model.buffers.clone()) if self._computes else None
             self._send_model(worker, version, own, at_s)
 
+    def computes(self, worker: int, ends_s: float) -> None:
+        """Record when a step ends, for whoever meets the worker meanwhile."""
+        self._computes_until[worker] = ends_s
+
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
         """Store the model after a step, which the push sends to neighbours."""
         self._carried[push.worker] = payload, buffers.clone()
@@ -171,7 +193,8 @@ class PeerExchange(WorkersExchange):
 
     def leave(self, worker: int) -> None:
         """Remove a worker; if it returns, it starts from another worker's model."""
-        for held in (self._models, self._mixed, self._ready_s, self._began_from, self._mixer.states):
+        own = self._models, self._mixed, self._ready_s, self._began_from, self._computes_until
+        for held in (*own, self._mixer.states):
             held.pop(worker, None)
         for key in [key for key in self._sent if key[0] == worker]:
             del self._sent[key]

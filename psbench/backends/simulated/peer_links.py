@@ -7,14 +7,16 @@ from typing import Any
 
 from psbench.clusters import Profile
 from psbench.clusters.network import BYTES_PER_MBIT, Throttles, achieved, extra_round_trips
+from psbench.clusters.ring import ring_s
 
 
 class PeerLinks:
     """Links of workers: each sends one model at a time and receives one at a time.
 
     A message leaves when its sender's link up is free, passes at the slower of the two rates, or at what its
-    size achieves, and arrives the longer of both latencies later, as often as its window has it wait; a
-    receiver's link down is not shared by two at once either. Call in the order of `now`.
+    size achieves, and arrives the latency between the two later, as often as its window has it wait; a
+    receiver's link down, and the line of a rack, are not shared by two at once either. Call in the order of
+    `now`.
 
     Parameters
     ----------
@@ -37,11 +39,15 @@ class PeerLinks:
         self._throttles = Throttles(profile)
         self._num_bytes, self._profile = num_bytes, profile
         self._alone_s = num_bytes / achieved(profile.achieved_rates, num_bytes)
-        self._latency = self._latencies(num_bytes)
+        self._waits = self._waits_of(num_bytes)
         self._up_free = [0.0] * len(self._up_s)
         self._down_free = [0.0] * len(self._up_s)
+        self._line_s = num_bytes / (BYTES_PER_MBIT * profile.rack_bandwidth_mbit_s)
+        self._line_free: dict[tuple[str, int], float] = {}
         #: when what a worker sent at a version reaches whom: seconds by (sender, version, receiver)
         self._arrivals: dict[tuple[int, int, int], float] = {}
+        #: until when workers that were met wait for the other's model, before they report their step
+        self._held_s: dict[int, float] = {}
 
     def send(self, sender: int, receiver: int, now: float) -> float:
         """Return the arrival time in seconds of a model that is sent now."""
@@ -49,9 +55,12 @@ class PeerLinks:
         begins = max(now, self._up_free[sender])
         self._up_free[sender] = begins + self._up_s[sender]
         passed = begins + max(self._up_s[sender], self._down_s[receiver], self._alone_s)
+        for line in self._profile.lines(sender, receiver):
+            passed = max(passed, begins + self._line_s, self._line_free.get(line, 0.0) + self._line_s)
+            self._line_free[line] = passed
         passed = max(passed, self._down_free[receiver] + self._down_s[receiver])
         self._down_free[receiver] = passed
-        return passed + max(self._latency[sender], self._latency[receiver])
+        return passed + self._waits * self._profile.between_s(sender, receiver)
 
     def ring(self, workers: Sequence[int], now: float) -> float:
         """Return when workers have added up their models in a ring, seconds; see `Network.ring`.
@@ -65,10 +74,14 @@ class PeerLinks:
         begins = max(now, *(self._up_free[each] for each in workers))
         begins = max(begins, *(self._down_free[each] for each in workers))
         part = self._num_bytes / size
-        passes_s = max(max(self._up_s[each], self._down_s[each]) for each in workers) / size
-        passes_s = max(passes_s, part / achieved(self._profile.achieved_rates, part))
-        latencies = self._latencies(part)
-        ends = begins + 2 * (size - 1) * (passes_s + max(latencies[each] for each in workers))
+        waits, alone_s = self._waits_of(part), part / achieved(self._profile.achieved_rates, part)
+        hops = [*zip(workers, [*workers[1:], workers[0]], strict=True)]
+        lines = [part / (BYTES_PER_MBIT * rate) for rate in self._profile.rack_rates(hops)]
+        passes = [
+            max(self._up_s[one] / size, self._down_s[other] / size, alone_s, line_s)
+            for (one, other), line_s in zip(hops, lines, strict=True)
+        ]
+        ends = begins + ring_s(passes, [waits * self._profile.between_s(*hop) for hop in hops])
         for worker in workers:
             self._up_free[worker] = self._down_free[worker] = ends
         return ends
@@ -82,10 +95,9 @@ class PeerLinks:
                 for all_ in self._unthrottled
             )
 
-    def _latencies(self, num_bytes: float) -> list[float]:
-        """Return the latencies of messages of that size, which may wait for their window."""
-        waits = 1 + 2 * extra_round_trips(num_bytes, self._profile.first_window_bytes)
-        return [waits * latency for latency in self._profile.latency_s]
+    def _waits_of(self, num_bytes: float) -> int:
+        """Return how many latencies a message of that size takes, which may wait for its window."""
+        return 1 + 2 * extra_round_trips(num_bytes, self._profile.first_window_bytes)
 
     def spread(self, sender: int, version: int, receivers: Iterable[int], now: float) -> None:
         """Send the model of a version to these workers."""
@@ -101,6 +113,18 @@ class PeerLinks:
         """Return when a worker that sends its model to another has received the other's."""
         return self.send(other, worker, self.send(worker, other, now))
 
+    def meet(self, worker: int, other: int, from_s: float, other_from_s: float) -> float:
+        """Return when a worker has the model of another one, if they send theirs at these times.
+
+        The other one waits for the worker's, too; see `goes_on`.
+        """
+        self._held_s[other] = max(other_from_s, self.send(worker, other, from_s))
+        return self.send(other, worker, other_from_s)
+
+    def goes_on(self, worker: int, now: float) -> float:
+        """Return when a worker that is done with its step has the model of whoever has met it meanwhile."""
+        return max(now, self._held_s.pop(worker, now))
+
     @property
     def num_arrivals(self) -> int:
         """Number of messages that no worker has asked for yet."""
@@ -113,9 +137,13 @@ class PeerLinks:
     def state_dict(self) -> dict[str, Any]:
         """Return the busy times of the links and the messages in transit, as plain data."""
         arrivals = [[*key, at_s] for key, at_s in sorted(self._arrivals.items())]
-        return {"up_free_s": self._up_free, "down_free_s": self._down_free, "arrivals": arrivals}
+        busy = {"up_free_s": self._up_free, "down_free_s": self._down_free}
+        lines = [[*line, free_s] for line, free_s in sorted(self._line_free.items())]
+        return {**busy, "arrivals": arrivals, "held_s": sorted(self._held_s.items()), "lines": lines}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from `state_dict`."""
         self._up_free, self._down_free = list(state["up_free_s"]), list(state["down_free_s"])
         self._arrivals = {(s, version, r): at_s for s, version, r, at_s in state["arrivals"]}
+        self._held_s = dict(state.get("held_s", ()))
+        self._line_free = {(way, rack): free_s for way, rack, free_s in state.get("lines", ())}

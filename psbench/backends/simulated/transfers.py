@@ -55,6 +55,28 @@ class NoLinks:
         return now
 
 
+class Reports:
+    """No server, and messages that take time: reports to the coordinator, and its orders.
+
+    A worker reports a step when it is done with whoever has met it meanwhile.
+    """
+
+    def __init__(self, network: Network, peers: PeerLinks) -> None:
+        self._network, self._peers = network, peers
+
+    def up(self, worker: int, num_bytes: float, now: float) -> float:
+        """See `Links`."""
+        return self._network.up(worker, 0, self._peers.goes_on(worker, now))
+
+    def down(self, worker: int, num_bytes: float, now: float) -> float:
+        """See `Links`."""
+        return self._network.down(worker, 0, now)
+
+    def answer(self, worker: int, now: float) -> float:
+        """See `Links`."""
+        return self._network.down(worker, 0, now)
+
+
 class Transfers:
     """The links of one composition, and the sizes of its messages in bytes.
 
@@ -93,7 +115,8 @@ class Transfers:
         shares, service = _shares(ranges), workload.profile.service
         if isinstance(placement, PeerToPeer):
             num_bytes = workload.wire_size.of(composition.communication.codec, placement)
-            self.links, self.peers = NoLinks(), PeerLinks(workload.profile, num_bytes)
+            self.peers = PeerLinks(workload.profile, num_bytes)
+            self.links = Reports(network, self.peers) if resources.link_times is not None else NoLinks()
             return
         if isinstance(placement, SharedMemory):
             self.links = NoLinks()

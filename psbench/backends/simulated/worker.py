@@ -37,7 +37,7 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the worker neither computes nor communicates."""
+        """Return True if the worker neither computes nor communicates."""
         return not (self.computes or self.stashed or self.computes_on or self.loop.exchanging)
 
     def keep_step(self) -> None:
@@ -55,7 +55,7 @@ class WorkerEvent:
 
     @property
     def is_void(self) -> bool:
-        """Whether the event belongs to cancelled work, or to a worker that has left."""
+        """Return True if the event belongs to cancelled work, or to a worker that has left."""
         return self.generation != self.worker.generation
 
 

@@ -111,7 +111,7 @@ class Workers:
             return
         self.without_model.update(range(workload.profile.num_workers))
         if transfers.peers is not None:
-            self.exchange = PeerExchange(composition, resources, transfers.peers)
+            self.exchange = PeerExchange(composition, resources, transfers)
         else:
             self.exchange = ServerExchange(composition, resources, residuals)
 
@@ -461,6 +461,7 @@ class Workers:
                 compute_s += self._resources.workload.profile.forward_s(job.looked, number)
             self._resources.computing[0].begin(job, *own, begins_s + compute_s)
         worker.computes = True
+        self.exchange.computes(number, begins_s + compute_s)
         end = StepEnd(worker, worker.generation, job, samples, begins_s, compute_s)
         if self._resources.cores is None:
             self._queue.schedule(begins_s + compute_s, number, end)

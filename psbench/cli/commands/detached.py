@@ -10,7 +10,7 @@ import typer
 
 from psbench.cli.app import app, as_json_text, put, say
 from psbench.cli.detaching import attach_command, cluster_client, follow
-from psbench.cli.options import AsJson, Overwrite
+from psbench.cli.options import AsJson, Overwrite, Telemetry
 
 Cluster = Annotated[
     str | None,
@@ -44,6 +44,7 @@ def attach_run(
         Path | None, typer.Option(metavar="DIR", help="Save a copy of the run here, on this machine.")
     ] = None,
     overwrite: Overwrite = False,
+    telemetry: Telemetry = None,
     as_json: AsJson = False,
 ) -> int:
     """Follow a detached run to its end, and print its summary. Ctrl-C detaches, and the run goes on.
@@ -65,7 +66,7 @@ def attach_run(
             check_folder(out, new_run_id(), overwrite=overwrite)
         run = attach(name, client=client)
         try:
-            done = follow(run)
+            done = follow(run, telemetry or ())
         except KeyboardInterrupt:
             say(f"detached; the run goes on; to follow it again: {attach_command(name, client)}")
             return 0

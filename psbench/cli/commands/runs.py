@@ -9,7 +9,7 @@ import typer
 
 from psbench.cli.app import app, as_json_text, put, read_experiment, read_settings, say
 from psbench.cli.execution import run_with_progress, verdict
-from psbench.cli.options import AsJson, Overwrite, Scheduler, Settings, Spec
+from psbench.cli.options import AsJson, Overwrite, Scheduler, Settings, Spec, Telemetry
 from psbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def run_command(
             ),
         ),
     ] = False,
+    telemetry: Telemetry = None,
     as_json: AsJson = False,
 ) -> int:
     """Run one experiment and print its summary.
@@ -69,19 +70,26 @@ def run_command(
       psbench run experiment.yaml --out runs/first
       psbench run experiment.yaml --set strategy.staleness_bound=5 --seed 1
       psbench run --set strategy=ssp --set cluster=hermes --set stop.epochs=5 --json
-      psbench run experiment.yaml --backend dask --scheduler tcp://10.0.0.1:8786
+      psbench run experiment.yaml --scheduler tcp://10.0.0.1:8786
       psbench run experiment.yaml --set checkpoint_every=1 --out runs/first --resume
       psbench run experiment.yaml --scheduler tcp://10.0.0.1:8786 --detach
+      psbench run experiment.yaml --telemetry prometheus:9464
     """  # noqa: D301
     given = {
         **{"backend": backend, "scheduler": scheduler, "seed": seed},
         "connection.scheduler_file": None if scheduler_file is None else str(scheduler_file),
     }
     values = read_settings(settings) | {name: value for name, value in given.items() if value is not None}
+    if detach or scheduler is not None or scheduler_file is not None:  # only this backend has a scheduler
+        values = {"backend": "dask"} | values
     if detach:
+        if telemetry:
+            raise SpecError(
+                "--telemetry: not with --detach; give it to psbench attach, which follows the run"
+            )
         from psbench.cli.detaching import submit_detached
 
-        experiment = read_experiment(spec, {"backend": "dask"} | values)
+        experiment = read_experiment(spec, values)
         return submit_detached(experiment, out, overwrite=overwrite, resume=go_on, as_json=as_json)
     experiment, start = read_experiment(spec, values), None
     if go_on:
@@ -95,7 +103,9 @@ def run_command(
             return _end(ended, 0, out, as_json)
         start = out if has_checkpoint(out) else None
         say(f"continuing the run in {out}" if start else f"no checkpoint in {out}: starting the run")
-    done, interrupted = run_with_progress(experiment, out, overwrite=overwrite, start=start)
+    done, interrupted = run_with_progress(
+        experiment, out, overwrite=overwrite, start=start, targets=telemetry or ()
+    )
     return _end(done, interrupted, out, as_json)
 
 

@@ -78,7 +78,7 @@ class PaddedRows:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether a row is a single number."""
+        """Return True if a row is a single number."""
         return not self._first
 
     @property

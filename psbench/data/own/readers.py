@@ -81,7 +81,7 @@ class ColumnRoles:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array or a tensor; tables and mappings of splits have a shape too."""
+    """Return True if a value is an array or a tensor; tables and mappings of splits have a shape too."""
     return (hasattr(value, "shape") or hasattr(value, "__array__")) and not (
         hasattr(value, "columns") or is_hugging_face(value) or isinstance(value, Mapping)
     )
@@ -91,7 +91,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether a value is a table with named columns that Arrow can read: pandas, polars, pyarrow."""
+    """Return True if a value is a table with named columns that Arrow can read: pandas, polars, pyarrow."""
     return hasattr(value, "__arrow_c_stream__") and hasattr(value, "columns")
 
 
@@ -164,7 +164,7 @@ def target_of(given: str | None, names: Sequence[str], how: str) -> str:
 
 
 def is_hugging_face(value: Any) -> bool:
-    """Whether a value has the columns and features of a Hugging Face dataset."""
+    """Return True if a value has the columns and features of a Hugging Face dataset."""
     return all(hasattr(value, name) for name in ("features", "column_names", "__getitem__", "__len__"))
 
 

@@ -54,7 +54,7 @@ class Replicated(DataSource):
 
     @property
     def travels(self) -> bool:
-        """Whether the repeated data set has to be sent; see `DataSource.travels`."""
+        """Return True if the repeated data set has to be sent; see `DataSource.travels`."""
         return self.data.travels
 
     def bare(self) -> DataSource:

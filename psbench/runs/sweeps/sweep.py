@@ -57,7 +57,7 @@ class Sweep(ShownTable):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the sweep was stopped before all cells were run."""
+        """Return True if the sweep was stopped before all cells were run."""
         return any(not outcome.was_run for outcome in self.outcomes)
 
     @cached_property

@@ -88,12 +88,12 @@ class Adaptive(Codec):
 
     @property
     def unbiased(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the codec is."""
+        """Return True if the codec is unbiased."""
         return self.settings[-1].unbiased
 
     @property
     def has_memory(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the codec has error feedback."""
+        """Return True if the codec has error feedback."""
         return self.codec.has_memory
 
     @property

@@ -113,5 +113,5 @@ class Lossy(Codec):
 
     @property
     def has_memory(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the sender adds a message's loss to the next message."""
+        """Return True if the sender adds a message's loss to the next message."""
         return self.error_feedback

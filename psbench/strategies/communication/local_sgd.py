@@ -35,7 +35,7 @@ class Local(OwnSteps):
 
     @property
     def forgets_momentum(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether a worker that receives the model resets its own optimizer."""
+        """Return True if a worker that receives the model resets its own optimizer."""
         return self.local_momentum == "cleared"
 
     def worker_policy(self) -> WorkerPolicy:

@@ -74,6 +74,7 @@ class KBSP(_FirstWorkers):
     Reduces to: BSP when k = n. k = 1 is not ASP: it voids the others' work.
     Staleness is 0 for every committed push. With fixed step times the slow workers may never be used:
     look at the share of applied pushes.
+    Among n workers each update stops and restarts n - k of them; cancel = on_arrival sends these nothing.
     Our reading: with fewer than k workers left, all of them are enough.
     """
 

@@ -84,7 +84,7 @@ class PSP(Consistency):
         return all(clock - other.clock <= self.lead for other in drawn if other.status is not Status.GONE)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return who was drawn by whom."""
+        """Return the workers that each waiting worker has drawn."""
         return {"_drawn": {worker: [*drawn] for worker, drawn in self._drawn.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

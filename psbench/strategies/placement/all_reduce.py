@@ -81,14 +81,14 @@ class AllReduce(Ring):
 
     @model_serializer(mode="wrap")
     def _with_name(self, handler: Any) -> dict[str, Any]:
-        """Leave out what is not set: specifications stay as they were before there was a choice."""
+        """Leave out defaults, so that specifications stay as they were before these fields existed."""
         values = {"name": self.name, **handler(self)}
         unset = [name for name, field in type(self).model_fields.items() if values[name] == field.default]
         return {name: value for name, value in values.items() if name not in unset}
 
     @property
     def has_groups(self) -> bool:
-        """Whether workers may add up in groups first."""
+        """Return True if workers may add up in groups first."""
         return self.algorithm != "ring"
 
     def groups(

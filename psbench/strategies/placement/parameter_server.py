@@ -100,7 +100,7 @@ class ParameterServer(Placement):
 
     @property
     def moves(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether parameters may move between servers during a run."""
+        """Return True if parameters may move between servers during a run."""
         return self.reassignment.interval > 0
 
     def start(self, view: ClusterView) -> list[Action]:

@@ -11,8 +11,8 @@ class Peers(AnyPeers):
     Notes
     -----
     As under `gossip`, what a run leaves is the mean of the workers' models. A ring of n workers sends
-    2 (n - 1) models in all, which count as bytes up; it begins when the links of all are free, and the
-    slowest sets its pace, as in All-Reduce.
+    2 (n - 1) models in all, which count as bytes up; it begins when the links of all are free, and passes
+    over each worker's own, as in All-Reduce.
     """
 
     name = "peers"

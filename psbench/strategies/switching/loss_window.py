@@ -34,7 +34,7 @@ class LossWindow(SwitchOnce):
 
     @property
     def awaits_evaluation(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the next evaluation may cause a switch."""
+        """Return True if the next evaluation may cause a switch."""
         return not self._done
 
     @property

@@ -74,7 +74,7 @@ class OnStragglers(Switching):
 
     @property
     def drops(self) -> bool:  # pyrefly: ignore[bad-override]
-        """Whether the run continues without stragglers."""
+        """Return True if the run continues without stragglers."""
         return self.policy == "elastic"
 
     def start(self, view: ClusterView) -> list[Action]:

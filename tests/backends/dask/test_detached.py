@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -83,7 +85,8 @@ def test_a_reader_has_every_row_once_through_cuts_and_directors(
     with watching_start(shown):
         reader.read()
     assert shown.rows() == first.starting.rows() != []
-    row(first.log, 1.0, 2.0, 3.0, text="a")
+    row(first.log, 1.0, text="a")
+    row(first.log, 2.0, 3.0, text="is cut")
     for _ in range(2):
         reader.read()
     assert content(reader.log) == content(first.log)
@@ -93,6 +96,7 @@ def test_a_reader_has_every_row_once_through_cuts_and_directors(
     for _ in range(3):
         reader.read()
         late.read()
+        assert reader.log.rows()["text"].max() < len(reader.log.texts)  # no row is there before its text
     assert content(reader.log) == content(late.log) == content(first.log)
     first.log.truncate(1, 2)  # which the reader does not see any more
     link.director = second
@@ -121,9 +125,10 @@ def test_only_the_newest_director_may_write(client: Client) -> None:
     with pytest.raises(Superseded):
         first.check()
     second.check()
+    registry.report("fenced", first.start, words="of the first")
     found = registry.run("fenced")
     assert found is not None
-    assert (found.starts, found.state) == (2, "lost")
+    assert (found.starts, found.state, found.words) == (2, "lost", "")
     for name in ("fenced", "fenced-2"):
         registry.remove(name)
 
@@ -186,7 +191,12 @@ def ps_net() -> Any:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
 
 
-def test_it_is_controlled_by_name_and_all_readers_have_the_same(scheduler: str, client: Client) -> None:
+def test_it_is_controlled_by_name_and_all_readers_have_the_same(
+    scheduler: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the logs of the cluster have no line for each poll of a reader or each report of a director."""
+    lines, of_calls = list[str](), logging.getLogger("distributed.worker")  # the scheduler's, too
+    monkeypatch.setattr(of_calls, "info", lambda *of: lines.append(of[0] % of[1:]))
     submitted = ps.submit(experiment(PAIR, scheduler, 4, stop=FOREVER), client=client)  # on all six threads
     reader, asked = ps.attach(submitted.name, client=client), list[str]()
 
@@ -205,6 +215,10 @@ def test_it_is_controlled_by_name_and_all_readers_have_the_same(scheduler: str, 
     assert content(first.log) == content(second.log)
     assert first.log.rows()["kind"].tolist().count(Kind.HANDOVER) == 1
     listed, (packed, texts) = submitted.listed, content(first.log)
+    calls = Counter(line for line in lines if "out-of-band" in line)
+    once = ("serve", "add_page", "hold", "let_go")
+    assert calls.keys() <= {f"Run out-of-band function '{name}'" for name in once}
+    assert max(calls.values()) <= 12  # of each client, and of the director
     for rows, digest, rest in (
         (len(first.log) - 2, digest_of(packed[: -2 * ROW.itemsize]), packed[-2 * ROW.itemsize :]),
         (len(first.log) - 2, digest_of(packed), None),  # of another log
@@ -449,10 +463,14 @@ def test_a_run_whose_director_is_lost_goes_on_or_says_why_not(
 
 @pytest.mark.nightly
 def test_a_director_leaves_a_dask_worker_whose_lifetime_ends(tmp_path: Path) -> None:
-    """Of two Dask workers the one that is there first, and has the director, lives for a minute."""
+    """Of two Dask workers the one that is there first, and has the director, lives for a minute.
+
+    The scheduler's log has a line for what happens once, and none for each poll.
+    """
     with ExitStack() as stack:
         where = ("--host", "tcp://127.0.0.1", "--port", "0", "--no-dashboard")
-        address = read_until(stack.enter_context(program("scheduler", *where)), r"Scheduler at:\s+(\S+)")
+        scheduler = stack.enter_context(program("scheduler", *where))
+        address = read_until(scheduler, r"Scheduler at:\s+(\S+)")
         worker = ("worker", address, "--nthreads", "4", "--no-dashboard", "--host", "tcp://127.0.0.1")
         stack.enter_context(program(*worker, "--lifetime", "60s"))
         client = stack.enter_context(Client(address, set_as_default=False))
@@ -469,6 +487,7 @@ def test_a_director_leaves_a_dask_worker_whose_lifetime_ends(tmp_path: Path) -> 
 
         done = submitted.wait(observer)
         assert first not in client.nthreads()
+        assert scheduler.said().count("\n") < 200
     assert in_order(done.log)
     (resumed,) = done.log.of_kind(Kind.RESUME)["version"].tolist()
     assert resumed > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import time
@@ -13,8 +14,9 @@ import yaml
 
 from psbench.backends.dask import doctor
 from psbench.backends.dask.connecting import connected
-from psbench.backends.dask.doctor import Diagnosis, diagnose
+from psbench.backends.dask.doctor import Diagnosis, Link, MeasuredSteps, bad_links, diagnose, slow_workers
 from psbench.cli import main
+from psbench.cli.commands.doctor import _text
 from psbench.errors import BackendError
 from psbench.experiment import Experiment
 from psbench.runs.execution import run
@@ -33,6 +35,7 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
         return made[0]
 
     monkeypatch.setattr("psbench.backends.dask.doctor.diagnose", once)
+    monkeypatch.setattr(doctor, "_LINE_EVERY_S", 0.0)
     settings = ["--set", "cluster={workers: 20}", "--set", "strategy=bsp", "--scheduler", scheduler]
     file = tmp_path / "cluster.yaml"
     assert main(["doctor", *settings, "--json", "--out", str(file)]) == 1
@@ -45,8 +48,9 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
     assert all(link["latency_s"] > 0 and link["up_mbit_s"] > 0 for link in found["links"])
     assert {len(each) for link in found["links"] for each in link["by_size"]} == {3}  # bytes, up, down
     assert found["sampled"] == "all 30 links were timed"
-    assert steps[0] == "steps: 0 of 6 workers timed"
-    assert "links: 6 of 30 timed, in round 2 of 5; at most 90 s" in steps
+    assert found["sampled_steps"] == "steps of all 6 workers were timed"
+    assert steps[0] == "steps: 0 of 6 workers timed; at most 25 s"
+    assert "links: 6 of 30 timed, in round 2 of 5; at most 90 s, unless 2 rounds take longer" in steps
     assert len({link["from"] for link in found["at_once"]} | {link["to"] for link in found["at_once"]}) == 6
     assert main(["doctor", *settings]) == 1
     assert f"problem: {problem}" in capsys.readouterr().out
@@ -59,18 +63,50 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
 def test_when_the_time_is_over_every_worker_has_had_two_partners(
     scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And a worker of each machine has had its steps timed."""
     monkeypatch.setattr(doctor, "_LINKS_S", 0.0)
+    monkeypatch.setattr(doctor, "_STEPS_S", 0.0)
     experiment = Experiment(
         strategy="bsp", cluster={"workers": 2}, stop={"updates": 2}, backend="dask", scheduler=scheduler
     )
     with connected(experiment, 4, None) as client:
-        examined = doctor._Doctor(client, experiment, lambda text: None)
+        examined = doctor._Doctor(client, experiment, (said := list[str]()).append)
+        examined._time_steps()
         examined._time_links()
     found = examined._found
+    assert [line.partition(",")[0] for line in said] == [
+        "steps: 0 of 6 workers timed; at most 0 s",
+        "links: 0 of 30 timed",
+        "links: 5 at once to the server's worker",
+    ]
+    assert len(found.steps) == 1
+    assert found.sampled_steps.startswith("steps of 1 of 6 workers were timed, as many as fit into 0 s; ")
+    assert found.cluster()["speed"] == [1.0] * 6
     assert [sum(start == worker for start, _ in found.links) for worker in found.workers] == [2] * 6
     assert found.sampled.startswith(
         "12 of 30 links were timed, 2 from each worker, as many as fit into 0 s; "
     )
+
+
+def test_many_workers_are_summed_up_with_the_slowest() -> None:
+    workers = [f"tcp://10.0.0.{number}:4" for number in range(64)]
+    found = Diagnosis(workers)
+    found.steps = {
+        each: MeasuredSteps(1e-5 * (1 + number), 0.002, 0.1) for number, each in enumerate(workers)
+    }
+    ends = itertools.permutations(workers, 2)
+    found.links = {both: Link(1e-4, 900.0, 800.0) for both in ends}
+    found.links |= {(workers[5], other): Link(1e-4, 90.0, 800.0) for other in workers[:5]}
+    found.problems = [*slow_workers(found.steps), *bad_links(found.links), *(f"a: {n}" for n in range(20))]
+    text = _text(found).splitlines()
+    assert text[0] == "64 free Dask workers on 64 machines"
+    assert text[1:3] == [
+        "steps, median (range): 0.325 (0.01 to 0.64) ms a sample, 2 (2 to 2) ms a step; the slowest:",
+        "  tcp://10.0.0.63:4: 0.64 ms a sample, 2 ms a step, ± 10.0\xa0%",
+    ]
+    assert "  tcp://10.0.0.5:4 to tcp://10.0.0.0:4: 0.1 ms, 90 Mbit/s up, 800 down" in text
+    assert text[-1] == "problem: a: 12 more; --json lists all"
+    assert len(text) == 24
 
 
 def test_a_run_and_the_doctor_say_at_once_that_no_dask_worker_is_reached(

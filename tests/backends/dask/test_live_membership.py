@@ -35,7 +35,7 @@ COMINGS = {
 
 
 def all_are_back(done: ThreadedRun, failures: int, kind: Kind) -> bool:
-    """Everybody who left has come again, and the log has such a row of each worker since the last one came."""
+    """Return True if all workers are back, and the log has such a row of each since the last one came."""
     joins, found = done.log.of_kind(Kind.JOIN), done.log.of_kind(kind)
     if len(joins["row"]) < 3 + failures:
         return False

@@ -15,7 +15,7 @@ from psbench.backends.control import Control
 from psbench.backends.dask.attempt import Attempt
 from psbench.backends.dask.place_search import PlaceSearch
 from psbench.backends.dask.placement import Room, look_for_room
-from psbench.backends.dask.rpc import Unresponsive, ask
+from psbench.backends.dask.rpc import Departed, Unresponsive, ask
 from psbench.clusters.connection import ConnectionSettings
 from psbench.errors import BackendError, Cancelled, ServerLost
 
@@ -180,6 +180,18 @@ def test_those_that_do_not_answer_are_named_and_no_others(cluster: Cluster) -> N
     cluster.frozen = {*cluster.free[1:]}
     with pytest.raises(BackendError, match=r"8 of 9 Dask workers, tcp://b:1 first"):
         ask(cluster, len, of=cluster.free, limits=limits)  # type: ignore[arg-type]
+
+
+def test_those_that_leave_before_they_answer_are_named_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psbench.backends.dask.rpc._THERE_S", 0.01)
+    everyone, left = [*cluster.free], cluster.free[0]
+    cluster.frozen = {left}
+    cluster.free.remove(left)
+    with pytest.raises(Departed, match=f"^{left} left the Dask cluster$") as found:
+        ask(cluster, len, of=everyone, limits=LIMITS)  # type: ignore[arg-type]
+    assert found.value.addresses == {left}
 
 
 def test_who_stops_a_run_does_not_wait_for_one_that_is_frozen(cluster: Cluster) -> None:

@@ -9,11 +9,13 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import cloudpickle
 import psutil
@@ -42,28 +44,38 @@ pytestmark = [pytest.mark.dask, pytest.mark.slow]
 ROLES = ("scheduler", "worker", "client")
 
 
+class Program(NamedTuple):
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+
+    def said(self) -> str:
+        """Return all that the program has printed so far."""
+        return os.pread(self.output.fileno(), 10**9, 0).decode()
+
+
 @contextmanager
-def program(*arguments: str, within: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+def program(*arguments: str, within: Sequence[str] = ()) -> Iterator[Program]:
     """Run one of Dask's programs, perhaps within another; at the end all that it started is killed."""
     command = [*within, sys.executable, "-m", "dask", *arguments]
-    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        yield process
-    finally:
-        started = psutil.Process(process.pid).children(recursive=True)
-        for each in (psutil.Process(process.pid), *started):
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
-        process.communicate()
+    # not a pipe: one that nobody reads stops the program once it is full
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            yield Program(process, output)
+        finally:
+            started = psutil.Process(process.pid).children(recursive=True)
+            for each in (psutil.Process(process.pid), *started):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+            process.wait()
 
 
-def read_until(process: subprocess.Popen[str], pattern: str) -> str:
+def read_until(program: Program, pattern: str) -> str:
     """Return what a program says about itself in a line."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if found := re.search(pattern, line):
-            return found[1]
-    raise AssertionError(f"it ended without saying {pattern}")
+    while (found := re.search(rf"{pattern}.*\n", said := program.said())) is None:
+        assert program.process.poll() is None, said
+        time.sleep(0.05)
+    return found[1]
 
 
 @contextmanager
@@ -75,7 +87,7 @@ def real_cluster() -> Iterator[tuple[Any, str]]:
         address = read_until(scheduler, r"Scheduler at:\s+(tcp://\S+)")
         worker = ("worker", address, "--no-nanny", "--nthreads", "4", "--no-dashboard")
         stack.enter_context(program(*worker, "--host", "tcp://127.0.0.1"))
-        yield scheduler, address
+        yield scheduler.process, address
 
 
 @pytest.mark.nightly

@@ -12,10 +12,13 @@ import torch.distributed as dist
 
 from psbench.backends.dask.protocol import messages as msg
 from psbench.backends.dask.protocol.decoder import Message
-from psbench.backends.dask.server.ring_order import one_ring, two_levels
+from psbench.backends.dask.protocol.roles import Address
+from psbench.backends.dask.server.ring_order import RingOrder, one_ring, two_levels
 from psbench.backends.dask.worker.ring_all_reduce import Ring, Wired, all_reduce
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.partition import even_ranges
+from psbench.clusters import Homogeneous, Network
+from psbench.strategies.placement import AllReduce
 from psbench.testing import toy_experiment
 from psbench.training.build import Workload
 
@@ -148,3 +151,19 @@ def test_a_version_of_nothing_is_the_model_before(strategy: object) -> None:
     assert sent == [msg.RingVerdict(1, True)]
     member.handle(msg.MakeVersion(1, 1, msg.Update(1.0, 0.0, 1.0, {"keep": 0.0}, -1)))
     torch.testing.assert_close(replica.parameters, before, rtol=0, atol=0)
+
+
+def test_each_form_of_the_groups_is_said_once() -> None:
+    hosts = {worker: Address(f"tls://10.0.0.{1 + worker // 2}:{worker}") for worker in range(4)}
+    said = list[str]()
+    network = Network(Homogeneous(workers=4).profile())
+    order = RingOrder(AllReduce(algorithm="hierarchical"), network, 1000, hosts.get, said.append)
+    for workers in ([0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2], [0, 1, 2]):
+        assert {*order.levels(workers)} == {*workers}
+    assert order.levels([0, 2]) == order.levels([1]) == {}  # each is alone on its host
+    assert [text.partition(",")[0].partition(":")[0] for text in said] == [
+        "All-Reduce in 2 groups of 2 workers",
+        "All-Reduce in 2 groups of 1 to 2 workers",
+        "All-Reduce in one ring of 2 workers",
+        "All-Reduce in one ring of 1 workers",
+    ]

@@ -326,6 +326,10 @@ def test_the_first_stranger_is_reported_at_once_and_the_rest_at_the_end() -> Non
         "5 unknown connections were closed for lack of the run's key (coordinator: 1, worker 1: 4)"
     ]
     assert strangers.total == 5
+    strangers.count("worker 1", 48)
+    assert said() == []
+    strangers.count("worker 1", 49)  # ten times as many as were reported
+    assert said()[0].startswith("50 unknown connections")
 
 
 @pytest.mark.parametrize(

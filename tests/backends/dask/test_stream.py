@@ -171,15 +171,15 @@ def test_a_frame_may_come_byte_by_byte_and_several_at_once(server: ServerSocket)
 
 def test_memory_of_a_large_payload_is_used_again_when_nobody_holds_it() -> None:
     """And not before: neither while the payload is held, nor while a view of it is."""
-    first = new_payload(0, 300_000).fill_(1)
-    second = new_payload(0, 300_000).fill_(2)
+    first = torch.from_numpy(new_payload(0, 300_000)).fill_(1)
+    second = torch.from_numpy(new_payload(0, 300_000)).fill_(2)
     view, place = first[7:], first.data_ptr()
     del first
-    third = new_payload(0, 300_000).fill_(3)
+    third = torch.from_numpy(new_payload(0, 300_000)).fill_(3)
     assert view.eq(1).all()
     assert second.eq(2).all()
     del view
-    assert new_payload(0, 300_000).data_ptr() == place
+    assert torch.from_numpy(new_payload(0, 300_000)).data_ptr() == place
     assert third.eq(3).all()
 
 

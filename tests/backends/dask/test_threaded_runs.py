@@ -15,7 +15,7 @@ from toybox import at_night
 from psbench.backends.control import Control
 from psbench.backends.dask.coordinator.live_run import PeerFailed
 from psbench.backends.dask.coordinator.peers import Peers
-from psbench.backends.dask.protocol.messages import RequestStop, RequestSwitch
+from psbench.backends.dask.protocol.messages import RequestStop, RequestSwitch, UsageReport
 from psbench.backends.dask.protocol.wire import Frame
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.dask.worker.worker import Worker
@@ -332,6 +332,21 @@ def test_a_worker_that_was_dismissed_is_not_taken_for_dead() -> None:
     assert peers.to_look_at == ("evaluator", "worker 0")
     peers.dismiss("worker 0")
     assert peers.to_look_at == ("evaluator",)
+
+
+@pytest.mark.parametrize("reports_first", [True, False])
+def test_the_end_waits_for_no_report_that_is_here_or_never_comes(reports_first: bool) -> None:
+    peers = Peers(["worker 0", "worker 1"])
+    for name in ("worker 0", "worker 1"):
+        peers.connect(name)
+    if reports_first:
+        peers.report("worker 0", UsageReport(0, 1, 0.0, 1.0, 1.0, 1.0, []))
+    for name in ("worker 0", "worker 1"):
+        peers.dismiss(name)
+    assert peers.without_usage == (["worker 1"] if reports_first else ["worker 0", "worker 1"])
+    for name in ("worker 0", "worker 1"):
+        peers.lose(name)
+    assert peers.have_reported
 
 
 class DiesInTheRing(RingMember):

@@ -20,13 +20,17 @@ from psbench.core.specification import parameter
 from psbench.core.strategy import Strategy
 from psbench.core.view import ClusterView, Status
 from psbench.core.worker_policy import Directive, WorkerPolicy
+from psbench.optimization.optimizer import SGD
 from psbench.runs.execution import run
+from psbench.strategies import make_strategy
 from psbench.strategies.aggregation import Mean
 from psbench.strategies.communication import EveryStep
 from psbench.testing import toy_experiment
 from psbench.testing.toys import toy_cluster
 from psbench.training.batches import Batches
 from psbench.training.build import Workload
+from psbench.training.local_model import LocalModel
+from psbench.training.trainer import StepResult
 
 # -------------------------------------------------------------------- toy parts
 
@@ -160,6 +164,25 @@ def alone(experiment, worker, steps):
 
 
 # -------------------------------------------------------------------- tests
+
+
+@pytest.mark.parametrize("name", ["asp", "local_sgd", "selsync"])
+def test_a_workers_stored_model_stays_as_it_was(name):
+    """A live worker stores it at each release, for a checkpoint that may be due while it computes."""
+    model, none = LocalModel(make_strategy(name).compositions[0], SGD(lr=1.0, momentum=0.5)), torch.zeros(0)
+    model.load(torch.ones(3), none)
+    model.stepped(StepResult(torch.ones(3), none, 0.0), 1, 0.0)
+    model.keep()
+    state = model.state_dict()
+    copies = {name: tensor.clone() for name, tensor in state.items()}
+    for _ in range(2):
+        model.stepped(StepResult(torch.full((3,), 2.0), none, 0.0), 1, 1.0)
+        model.keep()
+        model.payload()
+    model.load(torch.full((3,), 7.0), none)
+    assert {name: tensor.tolist() for name, tensor in state.items()} == {
+        name: tensor.tolist() for name, tensor in copies.items()
+    }
 
 
 def test_two_accumulated_batches_are_one_of_twice_the_size():

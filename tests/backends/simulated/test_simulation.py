@@ -158,16 +158,27 @@ def test_a_version_is_kept_for_an_update_of_the_same_answer():
 class Collector:
     """Counts objects as `gc` does, so that no other thread's run is in the count."""
 
-    frozen = 0
+    frozen, enabled, calls = 0, True, ()
+
+    def isenabled(self):
+        return self.enabled
+
+    def enable(self):
+        self.enabled = True
+
+    def disable(self):
+        self.enabled = False
 
     def get_freeze_count(self):
         return self.frozen
 
     def freeze(self):
         self.frozen = 5000
+        self.calls += ("freeze",)
 
     def unfreeze(self):
         self.frozen = 0
+        self.calls += ("unfreeze",)
 
 
 def test_objects_of_before_a_run_are_not_searched_for_garbage(monkeypatch):
@@ -194,6 +205,23 @@ def test_objects_of_before_a_run_are_not_searched_for_garbage(monkeypatch):
     gc.freeze()
     assert frozen() == ({True}, True)
     assert frozen(timing_only=True) == ({True}, True)
+
+
+def test_imports_are_not_searched_for_garbage(monkeypatch):
+    """Not afterwards either: all objects are old then, unless somebody else has frozen some."""
+    monkeypatch.setattr(collector, "gc", gc := Collector())
+    with suppress(InterruptedError), collector.imports_not_searched():
+        assert not gc.enabled
+        with collector.imports_not_searched():
+            assert not gc.enabled
+        assert not gc.enabled
+        raise InterruptedError
+    assert (gc.enabled, gc.calls) == (True, ("freeze", "unfreeze"))
+    gc.freeze()
+    with collector.imports_not_searched():
+        pass
+    assert gc.enabled
+    assert gc.frozen
 
 
 @pytest.mark.parametrize(

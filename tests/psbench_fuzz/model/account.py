@@ -11,7 +11,6 @@ from typing import Any
 from psbench.core import Action, AnyStrategy, Kind, Status, Strategy, SwitchingStrategy
 from psbench.core import actions as act
 from psbench.core.collective import Collective
-from psbench.core.neighbourhood import Neighbourhood
 from psbench.core.peer_to_peer import PeerToPeer, WaitsForNeighbours, sends_before_step
 from psbench.core.wire_size import WireSize
 from psbench_fuzz.model import (
@@ -97,10 +96,6 @@ class Account:
         self.communication, self.stragglers = rule_of(now.communication), rule_of(now.stragglers)
         self.placement, self.codec = rule_of(now.placement), rule_of(now.communication.codec)
         c.in_force, c.ranges = index, now.placement.ranges(self.size.layout)
-        if isinstance(now.placement, PeerToPeer):
-            view: Any = c
-            assert isinstance(now.placement, PeerToPeer)
-            c.neighbourhood = Neighbourhood(view, now.placement, now.communication)
         c.graph, c.sends_first = now.placement, sends_before_step(now.communication)
         if self.switches is not None:
             self.switches.reached = index

@@ -52,7 +52,6 @@ class ModelCluster:
     min_clock_rose: bool = False
     workers: dict[int, Member] = field(default_factory=dict)
     pending: dict[int, Push] = field(default_factory=dict)
-    neighbourhood: Any = None  #: the graph among the workers, where there is no server
 
     @property
     def present(self) -> list[Member]:

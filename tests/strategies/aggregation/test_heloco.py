@@ -85,6 +85,15 @@ def test_stale_differences_are_corrected_as_in_the_authors_code(values):
     assert kinds == {"with", "across", "against"}
 
 
+def test_a_constant_difference_moves_the_model_at_the_effective_rate():
+    part, difference = HeLoCo(outer_momentum=0.5, arrival_weight=0.5), torch.tensor([1.0, 2.0])
+    own = Server(torch.zeros(2), NONE, SGD(lr=9.0), 8, part, shapes=[(2,)])
+    for _ in range(30):
+        before = own.parameters.clone()
+        own.apply(pushed([difference], [part.arrival_weight]), how())
+    torch.testing.assert_close(before - own.parameters, part.effective_outer_rate * difference)
+
+
 def test_a_worker_goes_on_from_the_model_ahead():
     """A whole run in plain torch: one worker, three steps a push, all samples in each batch."""
     answered = {"name": "answered_sgd", "local_steps": 3}

@@ -17,6 +17,9 @@ def test_two_of_four_pushes_make_a_version_both_perhaps_of_one_worker():
     assert script.push(0, 2.0) == [("apply", [0, 0]), ("release", 0)]
     assert script.push(1, 2.5) == [("release", 1)]
     assert script.push(2, 3.0) == [("apply", [1, 2]), ("release", 2)]
+    script.leave(3, 3.5)  # the number of pushes is that of the cluster as specified
+    assert script.push(0, 4.0) == [("release", 0)]
+    assert script.push(1, 4.5) == [("apply", [0, 1]), ("release", 1)]
 
 
 @pytest.mark.parametrize(("n", "pushes"), [(1, 30), (2, 15), (15, 2), (30, 1)])

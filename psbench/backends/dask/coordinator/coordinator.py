@@ -60,7 +60,7 @@ class Coordinator:
             self._stamps = CoordinatorStamps(workload.experiment.num_workers)
         self._performers: dict[type[ins.Instruction], Callable[[Any], None]] = {
             ins.Send: self._send,
-            ins.Answer: lambda order: self._stamped(order, self.first_server.answer),
+            ins.Answer: self._answer if self._stamps is None else self._stamped_answer,
             ins.Forget: lambda order: self._socket.forget(order.name),
             ins.Look: self._look,
         }
@@ -86,9 +86,10 @@ class Coordinator:
             began = time.perf_counter() if is_push else self._serving_s
             row = None if self._stamps is None else self._row(given, self._stamps)
             instructions = self.live.handle(given, time.monotonic())
-            if self.live.run.begin_s:
-                self._samples.begin()
+            if self._samples.taken:
                 self._samples.note()
+            elif self.live.run.begin_s:
+                self._samples.begin()
             if row is not None:
                 row[4] = time.monotonic()
             for instruction in instructions:
@@ -159,6 +160,12 @@ class Coordinator:
         # a message to a dead process cannot be sent
         dead = tuple(name for name in order.names if not self._socket.send(name, Ping()))
         self._answers.append(ins.Looked(dead, self._socket.strangers))
+
+    def _answer(self, order: ins.Answer) -> None:
+        self.first_server.answer(order.to, order.message)
+
+    def _stamped_answer(self, order: ins.Answer) -> None:
+        self._stamped(order, self.first_server.answer)
 
     def _stamped(self, order: ins.Send | ins.Answer, send: Callable[..., object]) -> None:
         """Send a message; a release requests a worker's stamps if they are due."""

@@ -52,7 +52,8 @@ class LiveDriver(Driver[Script[None]]):
     def perform(self, actions: Sequence[Action]) -> Script[None]:
         """Perform an answer: model updates, then a checkpoint, then releases."""
         run, ending = self._run, self.ending
-        evaluation.before_answer(run, actions)
+        if run.averages:
+            evaluation.before_answer(run, actions)
         if run.held is not None:
             run.bases = bases_of_updates(actions)
         label, is_kept = checkpointing.due(run, actions), checkpointing.must_keep(run, actions)
@@ -77,15 +78,15 @@ class LiveDriver(Driver[Script[None]]):
 
         Those of the version with which it finishes are performed `completely` if a checkpoint is written.
         """
-        run, ending = self._run, self.ending
-        if ending:
+        run, ending, performers = self._run, self.ending, self.performers
+        if ending.status:
             ending.unanswered = ending.unanswered or any(type(action) is act.Release for action in actions)
             return False
         for action in actions:
-            script = self.perform_one(action, run.now)
+            script = performers[type(action)](action, run.now)
             if script is not None:
                 yield from script
-            if ending.status and ending.cuts_answer(completely):
+            if self.ending.status and ending.cuts_answer(completely):
                 return False
         return not ending.status
 
@@ -99,6 +100,7 @@ class LiveDriver(Driver[Script[None]]):
         run, out = self._run, self._out
         workload = run.workload
         composition = run.composition = workload.experiment.strategy.compositions[index]
+        run.averages = composition.keeps_steps or isinstance(composition.placement, PeerToPeer)
         run.held = HeldVersions(self.view, versions_in(state)) if composition.holds_versions else None
         if isinstance(composition.placement, Collective):
             for number in range(max(1, servers_of(composition))):  # they have none

@@ -44,10 +44,10 @@ def update_schedule(run: RunState) -> UpdateSchedule:
 def before_answer(run: RunState, actions: Sequence[Action]) -> None:
     """Request the models of the workers that an answer releases, if an evaluation may be due with it.
 
-    They send them as they go on. The others are asked when the answer is performed, which may order them to
-    mix.
+    For a run whose model is the mean of theirs. They send them as they go on. The others are asked when the
+    answer is performed, which may order them to mix.
     """
-    if run.averages and run.update_schedule.may_be_due:
+    if run.update_schedule.may_be_due:
         here = run.peers.workers()
         going = {a.worker for a in actions if type(a) is act.Release and a.then == "step"} & {*here}
         run.evaluations.asked = run.models.ask(released=going), going

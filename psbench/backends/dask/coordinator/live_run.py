@@ -155,7 +155,7 @@ class LiveRun:
     def _do_what_is_due(self) -> None:
         run = self.run
         now = run.clock_s
-        if run.training:
+        if run.training and run.now >= run.timers.next_s:
             run.events.extend(run.timers.due(run.now))
         if now >= self._next_look:
             self._next_look = now + _LOOK_S
@@ -193,7 +193,7 @@ class LiveRun:
             yield from beginning.begin(run, self.driver)
         else:
             yield from beginning.resume(run, self.driver, self.start)
-        while not run.ending:
+        while not run.ending.status:
             yield self.training_wait
             while run.events and not run.ending.status:  # which costs less here than its truth
                 yield from self._handle(run.events.popleft())
@@ -210,7 +210,7 @@ class LiveRun:
         if type(event) is not ev.Push and not membership.is_possible(run, event):
             membership.put_off(run, event)
             return
-        if pushes.diverges(run, event):
+        if run.pushes.not_finite and pushes.diverges(run, event):
             return
         if isinstance(run.store, AllReduceStore) and run.now < run.rules.deadline_s:
             yield from pushes.sum_before(run, event)

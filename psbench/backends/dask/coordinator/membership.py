@@ -235,7 +235,7 @@ def put_off(run: RunState, event: ev.Event) -> None:
 
 def take_joins_put_off(run: RunState) -> list[ev.Join]:
     """Remove and return the postponed joins once they are possible."""
-    if _deals_shares(run):
+    if not run.joins_put_off or _deals_shares(run):
         return []
     joining = sorted(run.joins_put_off)
     run.joins_put_off.clear()

@@ -120,7 +120,7 @@ class Peers:
 
     @property
     def are_ready(self) -> bool:
-        """Whether all expected peers are ready."""
+        """Return True if all expected peers are ready."""
         return not self._awaited
 
     @property
@@ -151,7 +151,7 @@ class Peers:
 
     @property
     def have_reported(self) -> bool:
-        """Whether all dismissed workers have reported their usage, or are lost."""
+        """Return True if all dismissed workers have reported their usage, or are lost."""
         return not self._unreported
 
     def dismiss(self, name: str) -> None:
@@ -239,7 +239,7 @@ class Replacements:
 
     @property
     def awaits_worker(self) -> bool:
-        """Whether a training worker may join soon."""
+        """Return True if a training worker may join soon."""
         return any(worker_number(name) is not None for name in self._awaited)
 
 

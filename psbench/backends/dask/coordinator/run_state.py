@@ -29,7 +29,6 @@ from psbench.core import events as ev
 from psbench.core.ending import Ending
 from psbench.core.engine import Engine
 from psbench.core.log import EventLog
-from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.replicas import keeps_on_workers
 from psbench.core.strategy import Strategy
 from psbench.training.build import Workload
@@ -113,10 +112,13 @@ class RunState:
         self.pushes = PushState()
 
         # ------------------------------------------------------------ the composition in force
-        #: whether a composition has begun: `composition` and `store` exist from then on, and change together
+        #: whether a composition has begun: `composition`, `store` and `averages` exist from then on, and
+        #: change together
         self.has_store = False
         self.composition: Strategy
         self.store: ParameterStore
+        #: whether the run's model is the mean of the workers' own models, which diverge between averages
+        self.averages: bool
         #: the versions that servers keep for distances; None if `composition` measures none
         self.held: HeldVersions | None = None
         #: versions from which the pushes of the current answer's updates started, if servers keep any
@@ -161,11 +163,6 @@ class RunState:
         if self.in_ring is not None:
             yield self.in_ring
         yield from self.events
-
-    @property
-    def averages(self) -> bool:
-        """Whether the run's model is the mean of the workers' own models, which diverge between averages."""
-        return self.composition.keeps_steps or isinstance(self.composition.placement, PeerToPeer)
 
 
 # -------------------------------------------------------------------- scripts
@@ -261,7 +258,7 @@ class EvaluationState:
 
     @property
     def is_full(self) -> bool:
-        """Whether training should wait for the evaluator."""
+        """Return True if training should wait for the evaluator."""
         return len(self.pending) > self.room
 
 
@@ -333,6 +330,8 @@ class Timers:
         self._heap: list[tuple[float, int, ev.Event]] = []
         self._order = count()
         self._profile = profile
+        #: time of the next event, seconds of the run; infinity without one
+        self.next_s = math.inf
         for at, event in membership_events(profile):
             self.add(at, event)
         for at, to in requests:
@@ -348,12 +347,14 @@ class Timers:
     def add(self, at: float, event: ev.Event) -> None:
         """Add an event at that time."""
         heapq.heappush(self._heap, (at, next(self._order), event))
+        self.next_s = self._heap[0][0]
 
     def due(self, now: float) -> list[ev.Event]:
         """Remove and return the events that are due, in the order of their times."""
         events = []
         while self._heap and self._heap[0][0] <= now:
             events.append(heapq.heappop(self._heap)[2])
+        self.next_s = self._heap[0][0] if self._heap else math.inf
         return events
 
     def is_away(self, worker: int, at: float) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed import Client, Worker, get_worker, secede
 from distributed.core import Status
+from distributed.protocol import to_serialize
 
 from psbench.backends.control import Control
 from psbench.backends.dask.connecting import client_at
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: how the directors of a Dask worker are called among its attributes, by name of the run
 _DIRECTORS = "_psbench_directors"
+#: how the requests to directors are called among those that a Dask worker answers: it logs each other call
+READ, CONTROL = "psbench_read", "psbench_control"
 #: seconds between looks of a director at its Dask worker, and between its reports to the scheduler
 _LOOK_S, _REPORT_S = 0.1, 1.0
 #: seconds between looks whether there is something for a waiting reader, and between two states of a start
@@ -164,7 +167,7 @@ class Director(Writer):
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Answer readers in this block, and stop the run if the Dask worker closes or another takes over."""
-        directors: dict[str, Director] = self._worker.__dict__.setdefault(_DIRECTORS, {})
+        directors = _answering(self._worker)
         directors[self.name] = self
         watch = threading.Thread(target=self._watch, name=f"psbench-director-{self.name}", daemon=True)
         watch.start()
@@ -182,7 +185,7 @@ class Director(Writer):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the Dask worker closes: the scheduler starts another director elsewhere."""
+        """Return True if the Dask worker closes: the scheduler starts another director elsewhere."""
         return self._worker.status not in (Status.running, Status.paused)
 
     def _watch(self) -> None:
@@ -248,28 +251,34 @@ def packed_log(log: EventLog) -> tuple[bytes, list[str]]:
 # ---------------------------------------------------------------- for readers, in the worker's event loop
 
 
-async def answer(
-    name: str, start: int, cuts: int, rows: int, texts: int, knows: bool, wait_s: float, dask_worker: Worker
-) -> Answer | None:
-    """Answer a reader once there is something new; None if no director of that run is here.
+def _answering(worker: Worker) -> dict[str, Director]:
+    """Let a Dask worker answer readers and controls of its directors, and return those by name of the run."""
+    directors: dict[str, Director] = worker.__dict__.setdefault(_DIRECTORS, {})
 
-    Parameters
-    ----------
-    start, cuts, rows, texts : int
-        The reader's place: its director's number, and the cuts, rows and texts that it has.
-    knows : bool
-        Whether the reader has the facts of the run.
-    wait_s : float
-        After how many seconds the reader gets an answer anyway.
-    """
-    began = time.monotonic()
-    while (director := getattr(dask_worker, _DIRECTORS, {}).get(name)) is not None:
-        found: Answer = director.answer(start, cuts, rows, texts, knows=knows)
-        most_s = _STARTING_S if found.starting else wait_s
-        if found.part or found.about or time.monotonic() > began + most_s:
-            return found
-        await asyncio.sleep(_READ_S)
-    return None
+    async def read(arguments: list[Any]) -> dict[str, Any]:
+        """Answer once there is something new, or after some seconds; None if no such director is here."""
+        name, *place, knows, wait_s = arguments
+        began = time.monotonic()
+        while (director := directors.get(name)) is not None:
+            found = director.answer(*place, knows=knows)
+            most_s = _STARTING_S if found.starting else wait_s
+            if found.part or found.about or time.monotonic() > began + most_s:
+                return answered(found)
+            await asyncio.sleep(_READ_S)
+        return answered(None)
+
+    def control(arguments: list[Any]) -> dict[str, Any]:
+        """Call a method of a run's `Control`; answer whether its director is here."""
+        name, method, given = arguments
+        if (director := directors.get(name)) is not None:
+            getattr(director.control, method)(*given)
+        return answered(director is not None)
+
+    def answered(found: Any) -> dict[str, Any]:
+        return {"status": "OK", "answer": to_serialize(found)}
+
+    worker.handlers.update({READ: read, CONTROL: control})
+    return directors
 
 
 async def result_after(key: str, digest: str, rows: int, texts: int, dask_worker: Worker) -> Kept | None:
@@ -293,11 +302,3 @@ async def result_after(key: str, digest: str, rows: int, texts: int, dask_worker
 def digest_of(rows: bytes) -> str:
     """Return the digest by which readers and directors compare rows of the log."""
     return hashlib.sha256(rows).hexdigest()
-
-
-def request(name: str, method: str, arguments: tuple[Any, ...], dask_worker: Worker) -> bool:
-    """Call a method of a run's `Control`; return whether its director is here."""
-    director = getattr(dask_worker, _DIRECTORS, {}).get(name)
-    if director is not None:
-        getattr(director.control, method)(*arguments)
-    return director is not None

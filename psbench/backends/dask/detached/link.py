@@ -12,20 +12,20 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from psbench.backends.dask.detached.director import (
+    CONTROL,
+    READ,
     Answer,
     Director,
     Kept,
-    answer,
     digest_of,
     direct,
     packed_log,
-    request,
     result_after,
 )
 from psbench.backends.dask.detached.registry import Listed, Registry
 from psbench.backends.dask.lifetime import TASKS
 from psbench.backends.dask.placement import DIRECTOR
-from psbench.backends.dask.rpc import SchedulerLost, Unresponsive, ask, ask_scheduler
+from psbench.backends.dask.rpc import Departed, SchedulerLost, Unresponsive, ask, ask_scheduler
 from psbench.clusters.connection import ConnectionSettings
 from psbench.core.log import EventLog
 from psbench.errors import BackendError, ParameterError, PsbenchError, ServerLost
@@ -101,18 +101,23 @@ class Link:
                 return each
         names = ", ".join(each.name for each in found) or "none"
         raise ParameterError(
-            f"the Dask scheduler lists no detached run {self.name!r} (it lists: {names}); one that was "
-            "started again has forgotten its runs, which go on in their folders"
+            f"the Dask scheduler lists no detached run {self.name!r} (it lists: {names}); a "
+            "scheduler that was restarted has forgotten its runs, which go on in their folders"
         )
 
     def read(self, start: int, cuts: int, rows: int, texts: int, *, knows: bool) -> Answer | None:
         """Wait some seconds for the rows that a reader lacks; None if the run has no director at this moment.
 
-        See `answer` for the parameters.
+        Parameters
+        ----------
+        start, cuts, rows, texts : int
+            The reader's place: its director's number, and the cuts, rows and texts that it has.
+        knows : bool
+            Whether the reader has the facts of the run.
         """
         place = start, cuts, rows, texts, knows, _WAIT_S
         try:
-            found: Answer | None = self._ask_director(answer, *place)
+            found: Answer | None = self._ask_director(READ, *place)
         except Unresponsive:  # the scheduler starts another one when it gives that Dask worker up
             return None
         return found
@@ -125,18 +130,18 @@ class Link:
         BackendError
             If the run has no director at this moment, or has ended.
         """
-        if not self._ask_director(request, method, arguments):
+        if not self._ask_director(CONTROL, method, arguments):
             found = self.listed()
             how = f"has ended ({found.words})" if found.state == "ended" else f"is {found.state}"
             raise BackendError(f"run {self.name!r} {how}, and has no director that could {method}")
 
-    def _ask_director(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in the director's process; None if there is no director at this moment."""
+    def _ask_director(self, request: str, *arguments: Any) -> Any:
+        """Return the director's answer; None if there is no director at this moment."""
         if not (at := self.listed().at):
             return None
         try:
-            return ask(self._client, function, self.name, *arguments, of=[at], limits=self._limits)[at]
-        except ServerLost:  # the Dask worker died meanwhile
+            return ask(self._client, request, self.name, *arguments, of=[at], limits=self._limits)[at]
+        except (ServerLost, Departed):  # the Dask worker died or left meanwhile
             return None
 
     def result(self, log: EventLog) -> Kept:

@@ -13,6 +13,8 @@ from psbench.clusters.connection import ConnectionSettings
 
 #: how the list is called among the scheduler's attributes
 _LIST = "_psbench_runs"
+#: how the requests about the list are called among those that a scheduler answers
+_REQUEST = "psbench_runs"
 #: seconds that a run may take from its name to its task
 _SUBMITTED_WITHIN_S = 60.0
 
@@ -58,7 +60,7 @@ class Listed(NamedTuple):
 
     @property
     def state(self) -> State:
-        """Whether the run goes on, has ended, or lacks the task that would direct it."""
+        """The state of the run: running, ended, or lost because no task directs it."""
         if self.status or self.task in ("memory", "erred"):
             return "ended"
         return "running" if self.task else "lost"
@@ -66,6 +68,9 @@ class Listed(NamedTuple):
 
 class Registry:
     """The detached runs of one cluster.
+
+    The scheduler gets the functions of the list once, as one of its own requests: it would log each call of
+    `Client.run_on_scheduler`, and a director and its readers make dozens a second.
 
     Parameters
     ----------
@@ -76,17 +81,27 @@ class Registry:
     """
 
     def __init__(self, client: Client, limits: ConnectionSettings) -> None:
-        self._client, self._limits = client, limits
+        self._client, self._limits, self._is_served = client, limits, False
 
-    def _call(self, function: Callable[..., Any], *arguments: Any, is_needed: bool = True) -> Any:
-        limits = self._limits
-        return ask_scheduler(
-            self._client, "run_on_scheduler", function, *arguments, limits=limits, is_needed=is_needed
-        )
+    def _call(self, question: str, *arguments: Any, is_needed: bool = True) -> Any:
+        async def requested() -> dict[str, Any] | None:
+            request = getattr(self._client.scheduler, _REQUEST)
+            found: dict[str, Any] | None = await request(question=question, arguments=arguments)
+            return found
+
+        async def asked() -> dict[str, Any] | None:
+            found = await requested() if self._is_served else None
+            if found is None:  # a scheduler that was started again knows no such request
+                await self._client.run_on_scheduler(_server(), _LIST, _REQUEST)
+                self._is_served = True
+                found = await requested()
+            return found
+
+        return ask_scheduler(self._client, asked, limits=self._limits, is_needed=is_needed)["answer"]
 
     def runs(self) -> list[Listed]:
         """Return all listed runs, in the order in which they were submitted."""
-        found: list[dict[str, Any]] = self._call(_functions()["listed"], _LIST)
+        found: list[dict[str, Any]] = self._call("listed")
         return [Listed(**each) for each in found]
 
     def run(self, name: str) -> Listed | None:
@@ -109,24 +124,22 @@ class Registry:
             **{"key": key, "folder": folder, "submitted_s": time.time(), "starts": 0, "at": ""},
             **{"has_rows": False, "words": "", "status": ""},
         }
-        made: str | None = self._call(
-            _functions()["reserve"], _LIST, name, entry, numbered, replace, _SUBMITTED_WITHIN_S
-        )
+        made: str | None = self._call("reserve", name, entry, numbered, replace, _SUBMITTED_WITHIN_S)
         return made
 
     def begin(self, name: str, at: str) -> Listed | None:
         """Take the next start number for a director at that Dask worker; return the run, if it is listed."""
-        found = self._call(_functions()["begin"], _LIST, name, at)
+        found = self._call("begin", name, at)
         return None if found is None else Listed(**found)
 
     def report(self, name: str, starts: int, **changes: Any) -> Listed | None:
         """Change the facts of a run, unless a director with a higher number has begun; return the run."""
-        found = self._call(_functions()["report"], _LIST, name, starts, changes, is_needed=False)
+        found = self._call("report", name, starts, changes, is_needed=False)
         return None if found is None else Listed(**found)
 
     def remove(self, name: str) -> None:
         """Take a run off the list."""
-        self._call(_functions()["remove"], _LIST, name)
+        self._call("remove", name)
 
 
 def listed_runs(client: Client, limits: ConnectionSettings) -> list[Listed]:
@@ -134,73 +147,71 @@ def listed_runs(client: Client, limits: ConnectionSettings) -> list[Listed]:
     return Registry(client, limits).runs()
 
 
-def _functions() -> dict[str, Callable[..., Any]]:
-    """Return functions for a scheduler, which calls one after another: each is atomic."""
+def _server() -> Callable[[str, str, Scheduler], None]:
+    """Return a function that lets a scheduler answer requests about the list: each answer is atomic."""
 
-    # in here they are sent whole: a scheduler need not have psbench
-    def plain(scheduler: Scheduler, name: str, entry: dict[str, Any]) -> dict[str, Any]:
-        task = scheduler.tasks.get(entry["key"])
-        # a scheduler tries for 30 s to reach a Dask worker that is gone
-        at = entry["at"] if entry["at"] in scheduler.workers else ""
-        return {"name": name, **entry, "at": at, "task": "" if task is None else task.state}
+    # in here all is sent whole: a scheduler need not have psbench
+    def serve(attribute: str, request: str, dask_scheduler: Scheduler) -> None:
+        if not hasattr(dask_scheduler, attribute):
+            setattr(dask_scheduler, attribute, {})
+        runs: dict[str, dict[str, Any]] = getattr(dask_scheduler, attribute)
 
-    def entries(scheduler: Scheduler, attribute: str) -> dict[str, dict[str, Any]]:
-        if not hasattr(scheduler, attribute):
-            setattr(scheduler, attribute, {})
-        found: dict[str, dict[str, Any]] = getattr(scheduler, attribute)
-        return found
+        def state(key: str) -> str:
+            task = dask_scheduler.tasks.get(key)
+            return "" if task is None else task.state
 
-    def listed(attribute: str, dask_scheduler: Scheduler) -> list[dict[str, Any]]:
-        found = entries(dask_scheduler, attribute).items()
-        return [plain(dask_scheduler, name, entry) for name, entry in found]
-
-    def reserve(
-        attribute: str,
-        name: str,
-        entry: dict[str, Any],
-        numbered: bool,
-        replace: bool,
-        within_s: float,
-        dask_scheduler: Scheduler,
-    ) -> str | None:
-        runs, now = entries(dask_scheduler, attribute), time.time()
-
-        def is_taken(name: str) -> bool:
-            if (there := runs.get(name)) is None:
-                return False
-            task = dask_scheduler.tasks.get(there["key"])
-            if there["status"] or (task is not None and task.state in ("memory", "erred")):
-                return not replace
-            return task is not None or now < there["submitted_s"] + within_s
-
-        made, number = name, 1
-        while is_taken(made):
-            if not numbered:
+        def plain(name: str) -> dict[str, Any] | None:
+            if (entry := runs.get(name)) is None:
                 return None
-            number += 1
-            made = f"{name}-{number}"
-        runs.pop(made, None)
-        runs[made] = {**entry, "submitted_s": now}
-        return made
+            # a scheduler tries for 30 s to reach a Dask worker that is gone
+            at = entry["at"] if entry["at"] in dask_scheduler.workers else ""
+            return {"name": name, **entry, "at": at, "task": state(entry["key"])}
 
-    def begin(attribute: str, name: str, at: str, dask_scheduler: Scheduler) -> dict[str, Any] | None:
-        entry = entries(dask_scheduler, attribute).get(name)
-        if entry is None:
-            return None
-        entry.update(starts=entry["starts"] + 1, at=at)
-        return plain(dask_scheduler, name, entry)
+        def listed() -> list[dict[str, Any] | None]:
+            return [plain(name) for name in runs]
 
-    def report(
-        attribute: str, name: str, starts: int, changes: dict[str, Any], dask_scheduler: Scheduler
-    ) -> dict[str, Any] | None:
-        entry = entries(dask_scheduler, attribute).get(name)
-        if entry is None:
-            return None
-        if entry["starts"] == starts:
-            entry.update(changes)
-        return plain(dask_scheduler, name, entry)
+        def reserve(
+            name: str, entry: dict[str, Any], numbered: bool, replace: bool, within_s: float
+        ) -> str | None:
+            now = time.time()
 
-    def remove(attribute: str, name: str, dask_scheduler: Scheduler) -> None:
-        entries(dask_scheduler, attribute).pop(name, None)
+            def is_taken(name: str) -> bool:
+                if (there := runs.get(name)) is None:
+                    return False
+                task = state(there["key"])
+                if there["status"] or task in ("memory", "erred"):
+                    return not replace
+                return bool(task) or now < there["submitted_s"] + within_s
 
-    return {"listed": listed, "reserve": reserve, "begin": begin, "report": report, "remove": remove}
+            made, number = name, 1
+            while is_taken(made):
+                if not numbered:
+                    return None
+                number += 1
+                made = f"{name}-{number}"
+            runs.pop(made, None)
+            runs[made] = {**entry, "submitted_s": now}
+            return made
+
+        def begin(name: str, at: str) -> dict[str, Any] | None:
+            if (entry := runs.get(name)) is not None:
+                entry.update(starts=entry["starts"] + 1, at=at)
+            return plain(name)
+
+        def report(name: str, starts: int, changes: dict[str, Any]) -> dict[str, Any] | None:
+            if (entry := runs.get(name)) is not None and entry["starts"] == starts:
+                entry.update(changes)
+            return plain(name)
+
+        def remove(name: str) -> None:
+            runs.pop(name, None)
+
+        each = (listed, reserve, begin, report, remove)
+        answers: dict[str, Callable[..., Any]] = {function.__name__: function for function in each}
+
+        def answer(question: str, arguments: list[Any]) -> dict[str, Any]:
+            return {"answer": answers[question](*arguments)}
+
+        dask_scheduler.handlers[request] = answer
+
+    return serve

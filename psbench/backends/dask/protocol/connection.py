@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+import torch
 from torch import Tensor
 
 from psbench.backends.dask.protocol.decoder import MessageRefused
@@ -28,6 +29,7 @@ from psbench.backends.dask.protocol.wire import HEARTBEAT_S, Frame
 
 #: kind of the frame, type of its payload, bytes of the body, entries of the payload
 HEAD = struct.Struct("<BBxxIQ")
+_HEAD_BYTES = HEAD.size
 #: small frames are read whole, and several at once
 _BUFFER = 1 << 16
 #: seconds that a reader polls without sleeping: a small model's update takes that long
@@ -154,38 +156,35 @@ class Connection:
         MessageRefused
             If what comes is no frame; nothing can be read any more then.
         """
-        may_read = True
-        while (frame := self._take_message()) is None:
+        may_read, frame = True, self._take() if self.has_bytes else None
+        while frame is None:
             if not (may_read and self._fill()):
                 self.gone |= not self.is_met and self.is_silent
                 return None
-            may_read = self._head is not None
-        return frame
-
-    def _take_message(self) -> Frame | None:
-        """Return the next frame, skipping heartbeats after the greeting."""
-        while (frame := self._take()) is not None and frame.kind == _HEARTBEAT and self.is_met:
-            pass
+            may_read, frame = self._head is not None, self._take()
         return frame
 
     def _take(self) -> Frame | None:
-        """Return the next frame if it has been read completely."""
-        if self._head is None:
+        """Return the next frame if it has been read completely, skipping heartbeats after the greeting."""
+        while self._head is None:
             have = self._stop - self._start
-            if have < HEAD.size:
+            if have < _HEAD_BYTES:
                 return None
             kind, type_number, size, entries = HEAD.unpack_from(self._buffer, self._start)
-            self._check(size, entries)
-            end = HEAD.size + size
+            if size > self._largest_body or entries > self._largest_payload:
+                raise self._refusal(size, entries)
+            end = _HEAD_BYTES + size
             if have < end:
                 self._make_room(end)
                 return None
-            body = bytes(self._view[self._start + HEAD.size : self._start + end])
+            body = bytes(self._view[self._start + _HEAD_BYTES : self._start + end])
             self._start += end
-            if not entries:
+            if entries:
+                memory = new_payload(type_number, entries)
+                self._payload, self._into = torch.from_numpy(memory), memory.data.cast("B")
+                self._head = kind, body
+            elif kind != _HEARTBEAT or not self.is_met:
                 return Frame(kind, body, None)
-            self._payload = new_payload(type_number, entries)
-            self._into, self._head = bytes_of(self._payload), (kind, body)
         return self._take_payload()
 
     def _take_payload(self) -> Frame | None:
@@ -200,13 +199,13 @@ class Connection:
         self._head = self._payload = None
         return frame
 
-    def _check(self, size: int, entries: int) -> None:
+    def _refusal(self, size: int, entries: int) -> MessageRefused:
+        """Return the reason why a frame of that size is not read."""
         if size > self._largest_body:
-            raise MessageRefused(f"its body would have {size:,} bytes")
-        if entries and not self.is_met:
-            raise MessageRefused("a peer sent a payload without proving that it has the run's key")
-        if entries > self._largest_payload:
-            raise MessageRefused(f"its header announces {entries} entries, more than any message has")
+            return MessageRefused(f"its body would have {size:,} bytes")
+        if not self.is_met:
+            return MessageRefused("a peer sent a payload without proving that it has the run's key")
+        return MessageRefused(f"its header announces {entries} entries, more than any message has")
 
     def _make_room(self, size: int) -> None:
         """Enlarge the buffer for a frame with head and body of that size."""
@@ -222,7 +221,8 @@ class Connection:
         if self.gone:
             return False
         if self._head is None:
-            self._shift()
+            if self._start:
+                self._shift()
             into = self._view[self._stop :]
         else:
             into = self._into
@@ -243,11 +243,10 @@ class Connection:
 
     def _shift(self) -> None:
         """Move the unread bytes to the beginning of the buffer."""
-        if self._start:
-            left = self._stop - self._start
-            if left:
-                self._view[:left] = bytes(self._view[self._start : self._stop])
-            self._start, self._stop = 0, left
+        left = self._stop - self._start
+        if left:
+            self._view[:left] = bytes(self._view[self._start : self._stop])
+        self._start, self._stop = 0, left
 
     def look(self) -> None:
         """Check whether the peer has closed the connection; earlier messages can still be read."""
@@ -278,7 +277,8 @@ class Connection:
                 return False
             if not self._queue:
                 parts = self._write(parts)
-            self._queue.extend(bytes(part) if len(part) < ZERO_COPY_BYTES else part for part in parts)
+            if parts:
+                self._queue.extend(bytes(part) if len(part) < ZERO_COPY_BYTES else part for part in parts)
             return not self._closed
 
     def _write(self, parts: list[memoryview | bytes]) -> list[memoryview | bytes]:

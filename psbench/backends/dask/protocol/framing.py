@@ -11,6 +11,7 @@ from psbench.core.strategy import Strategy
 
 #: tensors by name, such as a model with its optimizer's tensors as `optimizer/...`
 StateDict: TypeAlias = dict[str, Tensor]
+_NONE = torch.zeros(0)
 
 
 def is_bare(composition: Strategy) -> bool:
@@ -41,6 +42,8 @@ def padded(part: Tensor) -> Tensor:
 
 def split(payload: Tensor, length: int, num_buffers: int) -> tuple[Tensor, Tensor]:
     """Return slice and buffers; `length` counts the slice's entries if they are 32-bit floats."""
+    if not num_buffers:
+        return payload, _NONE
     if payload.dtype != torch.uint8:
         return payload[:length], payload[length:]
     end = len(payload) - 4 * num_buffers

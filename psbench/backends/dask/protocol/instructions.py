@@ -5,8 +5,9 @@ Both are plain data, so a test can write the ones and compare the others, with `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from psbench.backends.dask.protocol.decoder import Message
 from psbench.backends.dask.protocol.messages import ReleaseMessage
@@ -39,38 +40,33 @@ Input: TypeAlias = Received | Refused | Looked | Tick
 
 
 # -------------------------------------------------------------------- instructions
-@dataclass(slots=True)
-class Send:
+class Send(Struct):
     """Send a message to a peer; ignored if the peer is lost."""
 
     to: str
     message: Message
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(Struct):
     """Send a worker its release, with the first server's slice of the answer."""
 
     to: str
     message: ReleaseMessage
 
 
-@dataclass(slots=True)
-class Forget:
+class Forget(Struct):
     """Close the connection of a peer."""
 
     name: str
 
 
-@dataclass(slots=True)
-class Look:
+class Look(Struct):
     """Check which of these peers are lost, and answer with `Looked`."""
 
     names: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class End:
+class End(Struct):
     """The run is over; the coordinator's task raises `error`, if there is one."""
 
     error: BaseException | None = None

@@ -335,7 +335,7 @@ class AbortRing(Message, kind=51):
 
 
 class RingVerdict(Message, kind=52):
-    """Whether a member has the sum: sent once it has, or when the survivors of a loss are asked."""
+    """Tells whether a member has the sum: sent once it has, or in answer to `AbortRing`."""
 
     ring: int
     finished: bool

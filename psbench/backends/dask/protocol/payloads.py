@@ -13,8 +13,9 @@ from torch import Tensor
 
 from psbench.backends.dask.protocol.decoder import MessageRefused
 
-#: types that a payload may have, by their number in a message's head
+#: types that a payload may have, by their number in a message's head, of tensors and of arrays
 TYPES = (torch.float32, torch.float16, torch.uint8)
+_ARRAYS: tuple[np.dtype[Any], ...] = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.uint8)
 #: from this size on a payload is sent from where it lies; below, copying it is cheaper
 ZERO_COPY_BYTES = 1 << 16
 #: from this size on, in bytes, the memory of a payload is used again, and how many blocks are kept for that
@@ -23,23 +24,23 @@ _LARGE, _MOST_BLOCKS = 1 << 20, 4
 LARGEST_PAYLOAD = 1 << 36
 
 
-def new_payload(type_number: int, entries: int) -> Tensor:
-    """Return memory for a payload of that type and size.
+def new_payload(type_number: int, entries: int) -> npt.NDArray[Any]:
+    """Return memory for a payload of that type and size; as an array, whose bytes cost no call of torch.
 
     Raises
     ------
     MessageRefused
         If there is no such type, or no such memory.
     """
-    if type_number >= len(TYPES):
+    if type_number >= len(_ARRAYS):
         raise MessageRefused(f"unknown payload type {type_number}")
-    kind = TYPES[type_number]
+    kind = _ARRAYS[type_number]
     size = entries * kind.itemsize
     if size > LARGEST_PAYLOAD:
         raise MessageRefused(f"its payload would have {size:,} bytes")
     try:
-        return torch.empty(entries, dtype=kind) if size < _LARGE else _LARGE_BLOCKS.take(size).view(kind)
-    except (RuntimeError, MemoryError):
+        return np.empty(entries, dtype=kind) if size < _LARGE else _LARGE_BLOCKS.take(size).view(kind)
+    except MemoryError:
         raise MessageRefused(f"there is not enough memory for its payload of {size:,} bytes") from None
 
 
@@ -62,16 +63,16 @@ class _Blocks:
         self._lock = threading.Lock()
         self._blocks: list[npt.NDArray[np.uint8]] = []
 
-    def take(self, size: int) -> Tensor:
-        """Return a tensor of `size` bytes."""
+    def take(self, size: int) -> npt.NDArray[np.uint8]:
+        """Return an array of `size` bytes."""
         with self._lock:
             for place in range(len(self._blocks)):
-                # referred to by this list and the argument, and by each tensor that lies in it
+                # referred to by this list and the argument, and by each array and tensor that lies in it
                 if len(self._blocks[place]) == size and sys.getrefcount(self._blocks[place]) == 2:
-                    return torch.from_numpy(self._blocks[place])
+                    return self._blocks[place]
             block: npt.NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
             self._blocks = [*self._blocks[1 - _MOST_BLOCKS :], block]
-        return torch.from_numpy(block)
+        return block
 
 
 _LARGE_BLOCKS = _Blocks()

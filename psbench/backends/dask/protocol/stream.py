@@ -250,7 +250,7 @@ class StreamServer(Closing):
         # a process may compute for longer than its peers have for a greeting
         self._reading_s += min(now - self._read_s, _READING_S)
         self._read_s = now
-        while self._oldest_unknown_s > self._silence_s:
+        while self._unknown and self._oldest_unknown_s > self._silence_s:
             self._refuse(next(iter(self._unknown)))
         if now > self._look_s:
             self._drop_silent(now)
@@ -452,7 +452,7 @@ class StreamClient(Closing):
 
     @property
     def lost(self) -> bool:
-        """Whether the connection is closed; earlier frames can still be read."""
+        """Return True if the connection is closed; earlier frames can still be read."""
         self._connection.look()
         return self._connection.gone
 

@@ -181,7 +181,7 @@ class AllReduceStore(ParameterStore):
 
     @property
     def is_adding_up(self) -> bool:
-        """Whether the members of a ring have not all reported its sum."""
+        """Return True if the members of a ring have not all reported its sum."""
         return self._ring is not None and bool(self._ring.unfinished)
 
     @property

@@ -97,7 +97,7 @@ class GossipStore(ParameterStore):
         self._send(release.worker, message)
 
     def repeat_messages(self, worker: int) -> None:
-        """Introduce a worker that resumes to whom it sends again the models that a checkpoint has."""
+        """Introduce a resuming worker to the receivers of the models that it sends again."""
         version = self._view.workers[worker].version if worker in self._view.workers else 0
         for earlier in range(max(0, version - _LATEST), version + 1):
             self._introduce(worker, self._neighbours(worker, earlier))

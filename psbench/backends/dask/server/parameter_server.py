@@ -103,20 +103,15 @@ class ParameterServerStore(ParameterStore):
 
     def apply(self, apply: act.Apply) -> None:
         """Order the servers to make the next version."""
-        pushes = apply.pushes
-        keys = [key_of(push) for push in pushes]
-        for key in keys:
+        order = msg.ApplyUpdate([], list(apply.weights), [], [], [], msg.Update.of(apply))
+        for push in apply.pushes:
+            key = push.worker, push.ticket
             del self._waiting[key]
-        self._order(
-            msg.ApplyUpdate(
-                keys,
-                list(apply.weights),
-                [push.samples for push in pushes],
-                [push.steps for push in pushes],
-                [push.base_version for push in pushes],
-                msg.Update.of(apply),
-            )
-        )
+            order.keys.append(key)
+            order.samples.append(push.samples)
+            order.steps.append(push.steps)
+            order.bases.append(push.base_version)
+        self._order(order)
 
     def discard(self, key: PushKey) -> None:
         """Drop a push's slices."""

@@ -28,6 +28,7 @@ from psbench.backends.partition import (
     gather,
     partitions,
     partitions_of,
+    parts_of,
     pushed_to,
     within,
 )
@@ -244,8 +245,7 @@ class ServerExchange(WorkerExchange):
     def push(self, push: Push, payload: Tensor, buffers: Tensor) -> Callable[[], Tensor | None]:
         """Send each server its slice, with the buffers to the first."""
         payload = self._with_residual(payload)
-        with self._encoding:
-            slices = self._slices(push, payload)
+        slices = self._slices(push, payload)
         sent_s = self._clock()
         if not slices:  # what is not finite does not travel: the push ends the run
             self._mailbox.send(PushMessage.of(push, sent_s, False))
@@ -264,14 +264,15 @@ class ServerExchange(WorkerExchange):
         codecs = self._codecs
         try:
             if fragment < 0:
-                whole = self._pushed_parts
-                return (
-                    [part.of(payload) for part in whole] if codecs is None else codecs.push(payload, setting)
-                )
+                if codecs is None:
+                    return parts_of(payload, self._pushed_parts)
+                with self._encoding:
+                    return codecs.push(payload, setting)
             entries = self._fragments[fragment]
             if codecs is None:
                 return [padded(within(own, entries).of(payload)) for own in self._parts]
-            return [padded(part) for part in codecs.push_part(payload, entries, setting)]
+            with self._encoding:
+                return [padded(part) for part in codecs.push_part(payload, entries, setting)]
         except CodecError:
             return []
 
@@ -297,8 +298,10 @@ class ServerExchange(WorkerExchange):
         assert release.payload is not None
         first, buffers = split(release.payload, self._answered_parts[0].size, self._num_buffers)
         slices, codecs = self._received(first, release.ticket), self._codecs
+        if codecs is None:
+            return gather(slices, self._answered_parts), buffers
         with self._decoding:
-            return (gather(slices, self._answered_parts) if codecs is None else codecs.model(slices)), buffers
+            return codecs.model(slices), buffers
 
     def aggregate(self, release: ReleaseMessage) -> Tensor:
         """Return the aggregate that the servers send."""
@@ -309,7 +312,8 @@ class ServerExchange(WorkerExchange):
 
     def _received(self, first: Tensor, ticket: int) -> Sequence[Tensor]:
         """Return the servers' slices as they arrived."""
-        return [first, *(self._await_slice(server, ticket) for server in self._servers[1:])]
+        others = self._servers[1:]
+        return [first, *(self._await_slice(server, ticket) for server in others)] if others else [first]
 
     def _await_slice(self, server: ClientSocket, ticket: int) -> Tensor:
         """Wait for another server's slice of a release; skip slices of cancelled steps."""

@@ -362,9 +362,10 @@ class Worker:
         position = self.trainer.position(self.worker)
         plain: dict[str, Any] = {"position": position, "used": position.steps}
         tensors: StateDict = named(SELECTION, self.trainer.remembered(self.worker))
-        if self.loop is not None and (since is None or repeats_steps(self.composition)):
-            plain |= {"loop": self.loop.state_dict(), "next_chunk_s": None}
-            plain |= {} if since is None else {"since": since, "orders": {**self.model.orders}}
+        if self.loop is not None and (since is None or self._repeats_steps):
+            plain["loop"], plain["next_chunk_s"] = self.loop.state_dict(), None
+            if since is not None:
+                plain["since"], plain["orders"] = since, {**self.model.orders}
             if since is not None or self.composition.computes_on_workers:  # others are sent the model again
                 tensors |= named("model/", self.model.state_dict())
         return tensors, plain
@@ -379,6 +380,7 @@ class Worker:
     def _compose(self, index: int, residual: Tensor | None = None) -> None:
         """Start a composition: with servers, or with this worker's replica."""
         self.composition = composition = self._compositions[index]
+        self._repeats_steps = repeats_steps(composition)
         self.trainer.unassign()
         self.trainer.select(composition.selection, self.workload.known_of_data(composition.selection))
         if self._corruptions is not None:
