@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from strategies.aggregation.own_arithmetic import DiLoCo, Elastic, ElasticSteps
-from test_live_workers import HALFWAY, SERVERS, experiment, simulated
+from test_live_workers import HALFWAY, SERVERS, count, experiment, simulated
 from threaded_run import Killed, ThreadedRun
 
 from psbench import Control, Run, replay, resume
@@ -216,20 +216,27 @@ def test_a_stop_leaves_a_checkpoint(strategy: Any, monkeypatch: pytest.MonkeyPat
 def test_what_waits_for_a_ring_goes_on_bit_by_bit(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop found a worker in a long step; the others' payloads were in no checkpoint."""
     monkeypatch.setattr("psbench.backends.dask.coordinator.finishing._STOP_S", 0.05)
-    stopped = threading.Event()
+    stored, asked = threading.Event(), list[bool]()
 
     class StepsLong(Worker):
         def _step(self) -> Any:
             if self.worker == 1 and self.loop is not None and self.loop.ticket == 4:
-                stopped.wait(1.0)
+                stored.wait(20.0)
             return super()._step()
 
+    class Stores(ThreadedRun):
+        def _take(self, message: Any, client: Any) -> None:
+            super()._take(message, client)
+            if self.checkpoints:
+                stored.set()
+
     def on_rows(done: ThreadedRun, client: Any) -> None:
-        if done.log.of_kind(Kind.APPLY)["version"].max(initial=0) == 3:
+        if not asked and count(done.log, Kind.PUSH) == 3 * 3 + 2:
+            asked.append(True)
             client.send(RequestStop(checkpoint=True))
 
     spec = experiment(strategy, 3, stop={"updates": 6})
-    done = ThreadedRun(spec, StepsLong).run(on_rows)
+    done = Stores(spec, StepsLong).run(on_rows)
     (label,) = done.checkpoints
     pending = done.stored[label].state["engine"]["view"]["pending"]
     assert [label, sorted(push["worker"] for push in pending)] == ["stopped", [0, 2]]
