@@ -83,16 +83,21 @@ class Recording:
     def between(self, from_s: float, to_s: float) -> Recording:
         """Return the part of the recording between two times, with the state at its beginning.
 
-        What is under way at its edges is there whole: a wait is as long as it was.
+        What is under way at its edges is there whole: a wait is as long as it was, with the push that ends it.
         """
         cut: dict[str, Table] = {}
+        spans = self.spans
+        here = (spans["start_s"] <= to_s) & (spans["end_s"] > from_s)
+        ends_s = spans["end_s"][here & (spans["waited_for"] >= 0)]
+        ended_s = max(to_s, float(ends_s.max(initial=0.0)))
         for name, table in self.tables.items():
             if name == "spans":
-                keep = (table["start_s"] <= to_s) & (table["end_s"] > from_s)
+                keep = here
             elif name == "pushes":
-                keep = (table["sent_s"] <= to_s) & (table["left_s"] >= from_s)
+                keep = (table["sent_s"] <= ended_s) & (table["left_s"] >= from_s)
             else:
-                keep = (table["time_s"] <= to_s) & ((table["time_s"] >= from_s) | newest(table, from_s))
+                last_s = ended_s if name == "clocks" else to_s
+                keep = (table["time_s"] <= last_s) & ((table["time_s"] >= from_s) | newest(table, from_s))
             cut[name] = {column: values[keep] for column, values in table.items()}
         return Recording(end_s=min(to_s, self.end_s), workers=self.workers, whys=self.whys, **cut)
 

@@ -102,7 +102,7 @@ def duration(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
-def told(recorded: Recording, time_s: float, whole_s: float, digits: int) -> str:
+def told(recorded: Recording, time_s: float, whole_s: float) -> str:
     """Return what the panel says of a moment of a run that is over, if no worker is gone."""
     spans, waits = recorded.spans, []
     for span in range(len(spans["worker"])):
@@ -123,12 +123,28 @@ def told(recorded: Recording, time_s: float, whole_s: float, digits: int) -> str
     else:
         who = f"Workers {', '.join(map(str, group[:-1]))} and {group[-1]} are"
     end = float(spans["end_s"][longest])
-    until = f"until {end:.{digits}f} s" if end < whole_s else "until the run ends"
+    until = " in all" if end < whole_s else ", until the run ends"
     it = f"Worker {spans['worker'][longest]} waits longest," if len(group) > 1 else "It waits"
     waiting = f"{who} waiting{f' for worker {whom}' if whom >= 0 else ''}."
-    text = f"{waiting} {it} {duration(max(lasts))}, {until}: {recorded.whys[spans['why'][longest]]}."
+    text = f"{waiting} {it} {duration(max(lasts))}{until}: {recorded.whys[spans['why'][longest]]}."
+    if end < whole_s:
+        text += " " + _ending(recorded, whom, end, f"in {duration(end - time_s)}")
     more = len(waits) - len(group)
     return text + (f" {more} more worker{'s wait' if more > 1 else ' waits'}." if more else "")
+
+
+def _ending(recorded: Recording, whom: int, end_s: float, when: str) -> str:
+    """Return what ends a wait: a worker's push that arrives at that time, or that is ready to be sent."""
+    pushes = recorded.pushes
+    own = {name: values[pushes["worker"] == whom] for name, values in pushes.items()}
+    for column, text in (
+        ("arrived_s", "Worker {}'s step {} arrives {} and ends the wait."),
+        ("sent_s", "Worker {} ends its step {} {}, and the exchange begins."),
+    ):
+        for time_s, arrived_s in zip(own[column], own["arrived_s"], strict=True):
+            if np.isclose(time_s, end_s, rtol=1e-9, atol=0):
+                return text.format(whom, _last(recorded.clocks, "clock", float(arrived_s), whom), when)
+    return f"The wait ends {when}."
 
 
 def _worker(recorded: Recording, span: int, time_s: float) -> WorkerMoment:

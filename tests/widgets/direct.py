@@ -197,10 +197,6 @@ class Direct:
         """Return the faults of what one sees: in its texts, and by the rules of axe."""
         return [*self.web.evaluate(AUDIT), *violations(self.web, ".psb-lab")]
 
-    def digits(self) -> int:
-        """Return how many digits after the point the stage's clock has."""
-        return len((self.web.text_content(".psb-time") or "").split(" ")[0].partition(".")[2])
-
     def errors(self) -> list[str]:
         """Return what went wrong in the page."""
         return list(self.web.evaluate("() => window.errors"))

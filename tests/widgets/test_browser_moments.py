@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -80,15 +79,6 @@ def seen(panel: Direct) -> Any:
     return panel.web.evaluate(SHOWN)
 
 
-def coarse(why: str) -> str:
-    """Return a sentence with times in tenths of a second: the clock of a longer run has fewer digits."""
-    return re.sub(r"(?<=until )\d+\.\d+", lambda time: f"{float(time[0]):.1f}", why)
-
-
-def truth(panel: Direct, whole: Recording, now: float) -> str:
-    return told(whole, now, whole.end_s, panel.digits())
-
-
 def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, screenshots: Path) -> None:
     web = panel.web
     panel.web.click(".psb-run")
@@ -101,7 +91,7 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     job = panel.lab._runner.bridge.current
     early = recording(job.log, [3])
     assert first["now"] == early.next("wait", -1.0)
-    bold = truth(panel, early, first["now"]).partition(". ")[0]  # until when was not known before
+    bold = told(early, first["now"], early.end_s).partition(". ")[0]  # until when was not known before
     assert first["why"].startswith(bold)
     assert first["drawn"] == 4
     assert "gone" not in first["phases"]
@@ -112,7 +102,7 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     panel.settle(200)
     assert web.evaluate("() => drawn.filter((each) => !isInSight(each)).length") == 0
     later = seen(panel)
-    assert (later["now"], coarse(later["why"])) == (first["now"], coarse(first["why"]))
+    assert (later["now"], later["why"]) == (first["now"], first["why"])
     panel.shot(screenshots / "lab-moved-away.png")
     web.click(".psb-live")
     panel.wait("(t) => document.querySelector('.psb-lab').stage.now > t", argument=first["end"])
@@ -151,7 +141,7 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     played = seen(panel)
     assert played["now"] > edge > before["now"]
     assert played["drawn"] == 4
-    assert played["why"] == truth(panel, whole, played["now"])
+    assert played["why"] == told(whole, played["now"], whole.end_s)
     # at the edges of a piece, too, a wait has its whole length
     for border in web.evaluate(
         "() => { const r = document.querySelector('.psb-lab').stage.films[0].recording;"
@@ -159,7 +149,7 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     ):
         web.evaluate("(t) => document.querySelector('.psb-lab').stage.go(t, true)", border)
         panel.settle(100)
-        assert seen(panel)["why"] == truth(panel, whole, seen(panel)["now"])
+        assert seen(panel)["why"] == told(whole, seen(panel)["now"], whole.end_s)
     panel.shot(screenshots / "lab-long.png")
     assert panel.audit() == []  # large numbers of versions and steps, too
     assert panel.errors() == []
@@ -185,7 +175,9 @@ def run_it(panel: Direct, number: int) -> None:
     panel.settle(300)
 
 
-def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Direct) -> None:
+def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(
+    short: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
     web = short.web
     machines(web)
     speed = '.psb-section-cluster [data-field="speed"]'
@@ -201,9 +193,19 @@ def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Dir
 
     short.lab.experiment = SHORT.but(strategy="asp")
     short.settle(300)
-    run_it(short, 1)
-    web.click(".psb-first-wait")
-    assert web.text_content(".psb-why") == "No worker waited for another in this run."
+    # a wait is looked for in the whole run, of which the page has the last piece; without any the moment
+    # stays where the run begins, and that piece is asked for
+    with monkeypatch.context() as pieces:
+        pieces.setattr(playback, "MOST_SPANS", 100)
+        run_it(short, 1)
+        short.wait("() => document.querySelector('.psb-stage').dataset.loaded === 'true'")
+        assert web.evaluate("() => document.querySelector('.psb-lab').stage.films[0].recording.end") < (
+            recording(short.lab.finished[-1].log).end_s
+        )
+        assert web.locator(".psb-loading").count() == 0
+        web.click(".psb-first-wait")
+        nobody = "No worker waited for another in this run."
+        short.wait("(words) => document.querySelector('.psb-why').textContent === words", argument=nobody)
     short.lab.experiment = SHORT
     short.settle(300)
     run_it(short, 2)
@@ -312,7 +314,10 @@ WORK_A_FRAME = """() => {
   }
   const seen = new MutationObserver(() => {});
   seen.observe(document.querySelector('.psb-watch'), { subtree: true, childList: true });
-  for (let i = 0; i < 10; i++) stage.go(stage.end * (0.3 + 0.01 * i), true);
+  const film = (frame) => stage.go(stage.end * (0.3 + frame / 600), true); // the whole run in ten seconds
+  film(0);
+  strokes = 0;
+  for (let frame = 1; frame <= 10; frame++) film(frame);
   Object.assign(pen, own);
   const added = seen.takeRecords().flatMap((each) => [...each.addedNodes]);
   const put = added.filter((each) => each.querySelectorAll);
@@ -383,7 +388,7 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
     short.web.evaluate(show, json.dumps(plain))
     most = short.web.evaluate(WORK_A_FRAME)
     assert len(short.web.evaluate(rows_shown)) == 13
-    assert 100 < few["strokes"] < 4000
+    assert 50 < few["strokes"] < 800, few  # of the bands only what has come into view
     assert few["elements"] < 100  # what is drawn again stays in the page
     for kind, least in (("strokes", 0), ("elements", 100)):
         assert most[kind] < max(least, 1.3 * few[kind]), (few, most)

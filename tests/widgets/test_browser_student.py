@@ -18,6 +18,7 @@ from PIL import Image
 
 from psbench import run
 from psbench.charts.colours import WAIT
+from psbench.core.log import Kind
 from psbench.metrics import timeline
 from psbench.metrics.recording_reader import recording
 from psbench.results.run import Run
@@ -125,7 +126,7 @@ def test_without_a_run_it_opens_with_a_recorded_one_that_plays(panel: Direct, sc
     assert json.loads(FILE.read_text()) == json.loads(json.dumps(recorded()))
     assert "this run" in web.text_content("[data-key=trade] svg")  # among all bounds
     assert web.evaluate(now) == whole.next("wait", -1.0)
-    assert web.text_content(".psb-why") == told(whole, web.evaluate(now), whole.end_s, panel.digits())
+    assert web.text_content(".psb-why") == told(whole, web.evaluate(now), whole.end_s)
     panel.shot(screenshots / "lab-opening.png")
     assert panel.audit() == []
     web.select_option(".psb-drawn-as", "messages")  # the same moment as a sequence diagram
@@ -185,7 +186,9 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert "worker 3 never" in panel.web.text_content(".psb-result p")
     assert panel.web.text_content(".psb-result .psb-link") == "What would ASP, without waiting, have done?"
     whole = recording(panel.lab.finished[0].log, [3])
-    assert float(panel.web.get_attribute(".psb-stage", "data-now")) == whole.next("wait", -1.0)
+    at_s = float(panel.web.get_attribute(".psb-stage", "data-now"))
+    assert at_s == whole.next("wait", -1.0)
+    all_parts_are_at_one_moment(panel, at_s)
     assert panel.web.evaluate("() => document.querySelector('.psb-lab').stage.rate") == whole.end_s / 10
     colour = "() => document.documentElement.style.getPropertyValue('--psb-wait')"
     assert panel.web.evaluate(colour) == WAIT
@@ -196,7 +199,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert "it is 4 steps ahead of the slowest: one more than its bound of 3 allows" in why
     whole = recording(panel.lab.finished[0].log, [3])
     now = float(panel.web.get_attribute(".psb-stage", "data-now"))
-    assert why == told(whole, now, whole.end_s, panel.digits())
+    assert why == told(whole, now, whole.end_s)
     under = panel.web.locator(".psb-node").first.locator("text").all_text_contents()
     assert under[0] == "0"
     assert under[1].startswith("step ")
@@ -245,6 +248,23 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert student.count <= MOST_PRESSES
     assert panel.errors() == []
     assert panel.lab._error == ""
+
+
+def all_parts_are_at_one_moment(panel: Direct, at_s: float) -> None:
+    """Sums, counts and the tree of a run that is over follow to where the film stands; headings say so."""
+    note = "(key) => document.querySelector(`[data-key=${key}] .psb-chart-note`).textContent"
+    up_to = f"up to {at_s:.4g} s"
+    panel.wait(f"(words) => ({note})('idle').startsWith(words)", argument=up_to)
+    for key in ("time_use", "idle", "share", "staleness", "bytes"):
+        assert panel.web.evaluate(note, key).startswith(up_to)
+    for key in ("trade", "val_accuracy"):  # a result of the whole run, and a curve with the moment in it
+        assert panel.web.evaluate(note, key).startswith("whole run")
+    applied_s = panel.lab.finished[0].log.of_kind(Kind.APPLY)["time_s"]
+    applied = int((applied_s <= at_s).sum())
+    assert 0 < applied < len(applied_s)
+    tree = panel.web.locator(".psb-tree")
+    assert tree.get_attribute("data-applied") == str(applied)
+    assert tree.locator("summary").text_content() == "Computation tree at this moment"
 
 
 #: of each phase in the timeline, the colour at the upper edge of a row and in its middle; and how many pixels

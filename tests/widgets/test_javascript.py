@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from oracles.moment import told
 
+from psbench.core.log import EventLog, Kind
+from psbench.experiment import Experiment
+from psbench.metrics.recording_reader import recording
+from psbench.runs.execution import run
 from psbench_widgets.frontend import STATIC
+from psbench_widgets.playback import bounds_of, film
 
 HERE = Path(__file__).parent
 SOURCES = STATIC.parent / "js"
@@ -46,3 +54,46 @@ def test_what_the_page_computes(file: Path) -> None:
         pytest.skip("no node found: install Node.js 20 or newer to test the page's half")
     done = subprocess.run([node, "--test", file], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+#: prints the sentences of the moments of a film, which are read from the standard input
+SENTENCES = """
+import { Recording } from "./recording.js"; import { sentence } from "./sentence.js";
+let text = ""; for await (const piece of process.stdin) text += piece;
+const { film, times } = JSON.parse(text); const recording = new Recording(film);
+const how = { chosen: null, ended: false, running: false, end: recording.whole, shown: (t) => t.toFixed(4) };
+console.log(JSON.stringify(times.map((t) => sentence(recording.at(t), how).join(" "))));
+"""
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "ssp", "k_bsp", "all_reduce", "d_psgd"])
+def test_sentences_of_sixty_moments_are_true_of_the_log(strategy: str) -> None:
+    """Who waits, for whom, why, and which push of whom ends the wait."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node found: install Node.js 20 or newer to test the page's half")
+    cluster = {"workers": 4, "speed": [1, 1, 1, 0.4]}
+    done = run(Experiment(strategy=strategy, cluster=cluster, stop={"updates": 60}, timing_only=True))
+    recorded = recording(done.log, bounds_of(done.experiment))
+    times = np.random.default_rng(7).uniform(0, recorded.end_s, 60).tolist()
+    asked = json.dumps({"film": film(done.experiment, done.log, strategy, strategy), "times": times})
+    command = [node, "--input-type=module", "-e", SENTENCES]
+    said = subprocess.run(command, input=asked, cwd=SOURCES, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+    sentences = json.loads(said.stdout)
+    assert sentences == [told(recorded, at, recorded.end_s) for at in times]
+    ends = [(at, found) for at, each in zip(times, sentences, strict=True) for found in ENDING.findall(each)]
+    assert len(ends) >= 4
+    for at, (worker, step, left, unit) in ends:
+        left_s = float(left) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit]  # of three digits
+        assert pushed(done.log, int(worker), int(step)) - at == pytest.approx(left_s, rel=0.01)
+
+
+ENDING = re.compile(r"Worker (\d+)(?:'s| ends its) step (\d+)(?: arrives)? in ([\d.]+) (s|ms|µs)")
+
+
+def pushed(log: EventLog, worker: int, step: int) -> float:
+    """Return when a worker's push of that number arrived or, if it completed a ring, was ready to be sent."""
+    rows = log.rows()
+    own = rows[(rows["kind"] == Kind.PUSH) & (rows["worker"] == worker)][step - 1]
+    return float(own["time_s"] - own["send_s"] * ("collective" in log.text(int(own["text"]))))

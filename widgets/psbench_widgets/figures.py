@@ -250,7 +250,8 @@ class Figures:
             if figure.key == "labels":
                 continue
             chart = self.charts[figure.key]
-            span = whole if figure.is_curve else f"{whose}{words}" + ("" if chart.count() else ": none")
+            is_whole = figure.is_curve or (figure is TRADE and words.startswith("up to"))
+            span = whole if is_whole else f"{whose}{words}" + ("" if chart.count() else ": none")
             if isinstance(next(iter(self._sent.get(figure.key, {}).get("worker", ())), None), str):
                 pushes = figure.key in ("share", "contributions")
                 least, most = ("push least", "push most") if pushes else ("wait least", "wait most")
@@ -280,7 +281,8 @@ class Figures:
     def until(self, at_s: float | None, since_s: float | None = None) -> None:
         """Draw sums and counts up to a moment of the run (None: its end), or between two moments.
 
-        Curves stay as they are: the page marks the moment, or the span of time, in them.
+        Curves stay as they are: the page marks the moment, or the span of time, in them. So does the run's
+        point among all bounds up to a moment: theirs are of whole runs.
         """
         if not self._shown:
             return
@@ -297,7 +299,8 @@ class Figures:
             now.tables.count_from(read_to(since_s).tables)
         for figure in FIGURES:
             if not figure.is_curve:
-                self._replace(figure, now.tables)
+                is_point = figure is TRADE and since_s is None
+                self._replace(figure, first.tables if is_point else now.tables)
         is_whole = since_s is None and (at_s is None or at_s >= float(times[-1]))
         begin = "up to" if since_s is None else f"{since_s:.4g} to"
         self._say_span("whole run" if is_whole else f"{begin} {at_s:.4g} s")
@@ -321,6 +324,8 @@ class Figures:
 
     def _replace(self, figure: FigureSpec, now: GrowingTables) -> None:
         """Redraw sums or counts if they have changed."""
+        if figure.key == "labels" and "labels" in self._sent:
+            return  # known from the beginning
         found = _labels(self._shown[0].meta) if figure.key == "labels" else now.totals(figure.key)
         columns = {name: charts.plain(values) for name, values in found.items()}
         if figure.key in ("time_use", "idle"):

@@ -526,7 +526,7 @@ class Lab {
     this.shownKey = key;
     this.hint.hidden = true;
     this.whatIf.show(films[0].about, live);
-    if (!live) this.onMoment(this.stage.now, false);
+    if (!live) this.whatIf.now(this.stage.composition);
     else if (this.stage.follow && this.bus.time !== null) this.bus.set({ time: null }); // of the run before
     this.showResult();
   }

@@ -129,6 +129,26 @@ export class Recording {
     return `Worker ${spans.worker[span]} waits ${lasts}${whom}: ${this.whys[spans.why[span]]}`;
   }
 
+  // What ends a wait for a worker: its push of which step, which arrives then, or is ready to be sent if a
+  // collective operation follows. Null if it is no push.
+  endOf(span) {
+    if (this.ended?.span !== span) this.ended = { span, by: this.pushThatEnds(span) }; // asked every frame
+    return this.ended.by;
+  }
+
+  pushThatEnds(span) {
+    const { spans, pushes } = this.tables;
+    const [worker, end] = [spans.waited_for[span], spans.end_s[span]];
+    for (const column of worker < 0 ? [] : ["arrived_s", "sent_s"]) {
+      const isIt = (time, i) => pushes.worker[i] === worker && Math.abs(time - end) <= 1e-9 * end;
+      const push = pushes[column].findIndex(isIt);
+      if (push < 0) continue;
+      const step = last(this.clocks.get(worker) ?? NEVER, pushes.arrived_s[push]);
+      return { step, arrives: column === "arrived_s" };
+    }
+    return null;
+  }
+
   // The next (or previous) instant of a kind: event, update, barrier, epoch, wait; null if there is none.
   next(kind, time, back = false) {
     const times = this.instants[kind];
@@ -195,6 +215,10 @@ class Seen {
 
   get until() {
     return this.spans.end_s[this.span];
+  }
+
+  get end() {
+    return this.recording.endOf(this.span);
   }
 
   get lasts() {

@@ -1,4 +1,4 @@
-// What is said of a moment: who waits for whom, why, and until when. It is about the wait that lasts longest.
+// What is said of a moment: who waits for whom, why, and what ends it. It is about the longest wait.
 import { duration } from "./recording.js";
 
 const NAMED = 4; // workers; more are counted
@@ -23,13 +23,22 @@ export function sentence(state, { chosen, ended, running, end, shown }) {
   // what ends with the log of a run under way has not ended
   const isOpen = longest.until >= end;
   const lasts = duration(isOpen && running ? state.time - (longest.until - longest.lasts) : longest.lasts);
-  const until = !isOpen ? `, until ${shown(longest.until)} s` : running ? " so far" : ", until the run ends";
+  const until = !isOpen ? " in all" : running ? " so far" : ", until the run ends";
   const others = waits.length - together.length;
   const too = others ? [`${others} more worker${others > 1 ? "s wait" : " waits"}.`] : [];
+  const then = isOpen ? [] : [ending(longest, state.time)];
   return [
     `${who} ${are} waiting${whom}.`,
-    [`${it} ${lasts}${until}: ${longest.reason}.`, ...too, ...gone].join(" "),
+    [`${it} ${lasts}${until}: ${longest.reason}.`, ...then, ...too, ...gone].join(" "),
   ];
+}
+
+// When a wait ends, and by what.
+function ending({ until, waitedFor, end }, now) {
+  const when = `in ${duration(until - now)}`;
+  if (!end) return `The wait ends ${when}.`;
+  if (end.arrives) return `Worker ${waitedFor}'s step ${end.step} arrives ${when} and ends the wait.`;
+  return `Worker ${waitedFor} ends its step ${end.step} ${when}, and the exchange begins.`;
 }
 
 function names(workers) {

@@ -141,7 +141,8 @@ export class Stage {
   // Show recordings (plain data, one or two); `live` ones move the moment along unless the user has moved it.
   show(plains, { live = false, at = null, sought = "" } = {}) {
     const recordings = plains.map((plain) => new Recording(plain));
-    const isEnding = this.running && this.follow && !live;
+    const wasRunning = this.running;
+    const isEnding = wasRunning && this.follow && !live;
     const what = this.moment.take(recordings, { live, at, sought });
     if (what === "run") this.set(recordings);
     if (what === "piece") this.films.forEach((film, i) => (film.recording = recordings[i]));
@@ -154,7 +155,8 @@ export class Stage {
     if (what === "run") this.rest(this.moment.now === null);
     else if (isEnding) this.rest(true);
     this.draw();
-    if (sought) this.events.moved(this.now, true);
+    // sums follow to where a run that is over, or another one, comes to rest
+    if (sought || (!live && (wasRunning || what === "run"))) this.events.moved(this.now, true);
   }
 
   // Pixels that the row of a worker may have.

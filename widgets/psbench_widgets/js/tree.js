@@ -42,7 +42,7 @@ export class Tree {
     this.element = h(
       "details",
       { class: "psb-tree", hidden: true },
-      h("summary", {}, "Computation tree, up to the gradient that is named"),
+      h("summary", {}, "Computation tree at this moment"),
       this.words,
       this.picture,
     );
