@@ -102,14 +102,14 @@ def test_a_comparison_names_what_misses_its_goal():
 #: what did not reach its goal on two cores with a load of 20, where single live runs deviated by 10 %: bounds
 #: are what was measured and a quarter. Not measured: near, one_slow. Errors by network and strategy:
 BEYOND = {
-    ("unequal", "local_sgd"): 0.27,
-    ("unequal", "d_psgd"): 0.45,
-    ("unequal", "k_bsp"): 0.21,
+    ("unequal", "local_sgd"): 0.30,
+    ("unequal", "d_psgd"): 0.50,
+    ("unequal", "k_bsp"): 0.25,
     ("far", "bsp"): 0.15,
     ("far", "ssp"): 0.23,
 }
 #: pairs that were predicted in the other order, and median widths of bands
-WRONG_PAIRS, WIDTHS = {"unequal": 1}, {"unequal": 2.0, "far": 1.5}
+WRONG_PAIRS, WIDTHS = {"unequal": 1}, {"unequal": 2.4, "far": 1.5}
 
 
 @needs_root
