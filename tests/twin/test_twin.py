@@ -262,7 +262,7 @@ def test_timed_links_are_those_of_the_machines_of_a_run(monkeypatch):
     steps = {each: MeasuredSteps(1e-3, 1e-3, 0.1) for each in "abc"}
     placed = {"coordinator": "c", "worker 0": "a", "worker 1": "b"}
     found = Diagnosis([*"abc"], links, {("b", "a"): links["b", "a"]}, steps, placed=placed)
-    monkeypatch.setattr("psbench.backends.dask.diagnose", lambda experiment, on_step, also: found)
+    monkeypatch.setattr("psbench.backends.dask.diagnose", lambda experiment, **_: found)
     two = PLAIN.but(cluster={"workers": 2})
     measured = measured_links(two)
     assert (measured.server, measured.workers) == (2, (0, 1))
