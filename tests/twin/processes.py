@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 _NEW_NET = 0x40000000
+_SIGNAL_OF_PARENT = 1  # PR_SET_PDEATHSIG
 _PRIORITY = -15
 _NEEDED = (
     *("torch", "sklearn.datasets", "distributed.cli.dask_worker", "distributed.cli.dask_scheduler"),
@@ -31,6 +32,11 @@ def enter(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter the namespace {namespace}")
 
 
+def _end_with_parent() -> None:
+    """Have the kernel end this process with the one that has started it, however that ends."""
+    ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENT, signal.SIGTERM)
+
+
 def start(namespace: str, module: str, *arguments: str) -> int:
     """Fork a process that runs a module there, before other work of this machine; return its number.
 
@@ -40,6 +46,7 @@ def start(namespace: str, module: str, *arguments: str) -> int:
         return number
     code = 1
     try:
+        _end_with_parent()
         enter(namespace)
         os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
         sys.argv = [module, *arguments]
@@ -55,6 +62,7 @@ def start(namespace: str, module: str, *arguments: str) -> int:
 def main(commands: str) -> None:
     """Start all, and end them with this process."""
     os.setsid()
+    _end_with_parent()
     # sessions have equal shares of the cores, whatever the priorities of the processes in them
     if (group := Path("/proc/self/autogroup")).exists():
         group.write_text(str(_PRIORITY))

