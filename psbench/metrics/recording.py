@@ -83,7 +83,7 @@ class Recording:
     def between(self, from_s: float, to_s: float) -> Recording:
         """Return the part of the recording between two times, with the state at its beginning.
 
-        What is under way at its edges is there whole: a wait is as long as it was, with the push at its end.
+        What is under way at its edges is there whole: a wait is as long as it was, and ends with its push.
         """
         cut: dict[str, Table] = {}
         spans = self.spans
