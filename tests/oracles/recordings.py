@@ -192,20 +192,28 @@ def _versions(rows: Rows) -> Table:
 
 
 def between(tables: dict[str, Table], from_s: float, to_s: float) -> dict[str, Table]:
-    """Return the part of a recording between two times, with what was in force when it begins."""
+    """Return the part of a recording between two times, with what was in force when it begins.
+
+    A wait for a worker that is under way at the end is there with the push that ends it, and its clock.
+    """
     found: dict[str, Table] = {}
+    over_s = to_s
+    for row in tables["spans"]:
+        if row["waited_for"] >= 0 and row["start_s"] <= to_s and row["end_s"] > from_s:
+            over_s = max(over_s, row["end_s"])
     for name, table in tables.items():
         if name == "spans":
             found[name] = [row for row in table if row["start_s"] <= to_s and row["end_s"] > from_s]
         elif name == "pushes":
-            found[name] = [row for row in table if row["sent_s"] <= to_s and row["left_s"] >= from_s]
+            found[name] = [row for row in table if row["sent_s"] <= over_s and row["left_s"] >= from_s]
         else:
+            last_s = over_s if name == "clocks" else to_s
             newest = {row.get("worker"): place for place, row in enumerate(table) if row["time_s"] < from_s}
             found[name] = [
                 row
                 for place, row in enumerate(table)
-                if (from_s <= row["time_s"] <= to_s)
-                or (newest.get(row.get("worker")) == place and row["time_s"] <= to_s)
+                if (from_s <= row["time_s"] <= last_s)
+                or (newest.get(row.get("worker")) == place and row["time_s"] <= last_s)
             ]
     return found
 
