@@ -70,7 +70,7 @@ test("a wait that the log ends with goes on, or lasts until the run ends", () =>
     });
   assert.deepEqual(said({ running: true }), ["Worker 0 is waiting.", "It waits 1 s so far: barrier."]);
   assert.equal(said({})[1], "It waits 2 s, until the run ends: barrier.");
-  assert.equal(said({ end: 11 })[1], "It waits 2 s, until 10.0 s: barrier.");
+  assert.equal(said({ end: 11 })[1], "It waits 2 s in all: barrier. The wait ends in 1 s.");
 });
 
 test("what the piece does not know is asked of the whole log", () => {

@@ -131,7 +131,7 @@ def test_a_run_that_loses_a_server_goes_on_from_its_last_checkpoint(
     assert done.meta["status"] == "finished"
     (incident,) = done.meta["incidents"]
     name = "parameter server 0" if role == "coordinator" else role
-    assert re.match(rf"{name} is gone.* updates and .* s since checkpoint .* are lost", incident)
+    assert re.match(rf"{name} is gone.*(no update|updates and .* s) since checkpoint .* lost", incident)
     assert incident in done.summary()["warnings"]
     made = done.log.of_kind(Kind.APPLY)["version"].tolist()
     assert made == list(range(1, 801))  # no version is missing, and none is there twice
