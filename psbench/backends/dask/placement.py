@@ -373,9 +373,10 @@ def place(roles: Sequence[str], threads: Mapping[str, int], hosts: str = "any") 
     roles = roles[: sum(threads.values())]
     if len(roles) > len(threads):
         logger.warning(
-            "the Dask cluster has %d workers for %d roles: some share a process and slow each other down",
-            len(threads),
+            "%d roles are placed on %d Dask worker%s: some share a process and slow each other down",
             len(roles),
+            len(threads),
+            "s" if len(threads) > 1 else "",
         )
     order = _by_hosts(sorted(threads, key=lambda address: threads[address]), hosts)  # most threads last
     load = dict.fromkeys(order, 0)
