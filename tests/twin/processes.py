@@ -32,9 +32,9 @@ def enter(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter the namespace {namespace}")
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(by: signal.Signals) -> None:
     """Have the kernel end this process with the one that has started it, however that ends."""
-    ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENT, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENT, by)
 
 
 def start(namespace: str, module: str, *arguments: str) -> int:
@@ -46,7 +46,7 @@ def start(namespace: str, module: str, *arguments: str) -> int:
         return number
     code = 1
     try:
-        _end_with_parent()
+        _end_with_parent(signal.SIGKILL)
         enter(namespace)
         os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
         sys.argv = [module, *arguments]
@@ -62,14 +62,15 @@ def start(namespace: str, module: str, *arguments: str) -> int:
 def main(commands: str) -> None:
     """Start all, and end them with this process."""
     os.setsid()
-    _end_with_parent()
+    _end_with_parent(signal.SIGTERM)
     # sessions have equal shares of the cores, whatever the priorities of the processes in them
     if (group := Path("/proc/self/autogroup")).exists():
         group.write_text(str(_PRIORITY))
     for name in _NEEDED:
         import_module(name)
     children = [start(*each) for each in json.loads(commands)]
-    signal.signal(signal.SIGTERM, lambda *_: [os.kill(each, signal.SIGTERM) for each in children])
+    # a Dask worker whose scheduler ends with it may wait for it for ever, and nobody needs what it would say
+    signal.signal(signal.SIGTERM, lambda *_: [os.kill(each, signal.SIGKILL) for each in children])
     for each in children:
         os.waitpid(each, 0)
 
