@@ -69,7 +69,7 @@ def main(commands: str) -> None:
     for name in _NEEDED:
         import_module(name)
     children = [start(*each) for each in json.loads(commands)]
-    # a Dask worker whose scheduler ends with it may wait for it for ever, and nobody needs what it would say
+    # a Dask worker whose scheduler ends with it may wait for it for ever, and has nothing left to say
     signal.signal(signal.SIGTERM, lambda *_: [os.kill(each, signal.SIGKILL) for each in children])
     for each in children:
         os.waitpid(each, 0)
