@@ -1,4 +1,4 @@
-"""A fitted cluster: its numbers with intervals, and what was not identified."""
+"""A fitted cluster: numbers with intervals, and the names of unidentified quantities."""
 
 from __future__ import annotations
 

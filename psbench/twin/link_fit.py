@@ -186,7 +186,7 @@ class _Links(NamedTuple):
         return min(self.mbit_s[way][worker], rate_at(self.by_size, num_bytes) or NO_LIMIT)
 
     def passing(self, each: Exchanges, passage: Passage, shared: float) -> list[Doubles]:
-        """Return what a run's messages take to pass, both ways."""
+        """Return the transfer times of a run's messages in seconds, up and down, without latency."""
         found = []
         workers, rack = each.worker.tolist(), np.array(self.rack)[each.worker]
         for way, (begin, size) in enumerate(_sent(each, passage)):
@@ -199,7 +199,7 @@ class _Links(NamedTuple):
 def fit_ends(
     found: Fit, measured: Sequence[Exchanges], passages: Sequence[Passage], links: MeasuredLinks
 ) -> None:
-    """Fit each worker's rates up and down and its latency to timed messages, and what the server's link has.
+    """Fit each worker's rates and latency, and the rate of the server's link, to timed messages.
 
     The server's rate, at least what single messages have of it, is the one with which messages take least
     more or less than what passes, twice the latency, and what a message of that size waits.
@@ -255,7 +255,7 @@ def fit_ends(
 
 
 def _carried_mbit_s(each: Exchanges) -> float:
-    """Return what the server's link carried of a run, and a bit more: with less, messages would pile up."""
+    """Return a lower bound on the rate of the server's link: slightly more than a run's traffic, Mbit/s."""
     seconds = float(each.arrived_s.max() - each.released_s.min())
     return 1.2 * MBIT * float(max(each.bytes_up.sum(), each.bytes_down.sum())) / seconds
 
@@ -300,7 +300,7 @@ def _as_quick_as_seen(
 def _waits(
     measured: Sequence[Exchanges], own: _Links, ends: Ends, racks: Racks, links: MeasuredLinks
 ) -> Waits:
-    """Return what messages of the size of the runs' models wait, from the timed messages."""
+    """Return the extra delay of messages of the model's size, from the timed messages."""
     num_bytes = max(int(each.bytes_down.max()) for each in measured)
 
     def rate(start: int, end: int) -> float:
@@ -322,7 +322,7 @@ def _misfit(
     passing: Sequence[Sequence[Doubles]],
     beyond_s: Sequence[float],
 ) -> float:
-    """Return by how much messages, both ways together, deviate from what passes and what is beyond it."""
+    """Return the deviation of messages, both ways together, from transfer time plus latency."""
     beyond, error = np.array(beyond_s), 0.0
     for each, passage, (up, down) in zip(measured, passages, passing, strict=True):
         took = passage.took_s[0] + passage.took_s[1] - up - down - beyond[each.worker]

@@ -50,7 +50,7 @@ class MeasuredLinks(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What each machine's link has: Mbit/s of what leaves it and of what comes, and seconds one way."""
+    """The link of each machine: rates up and down in Mbit/s, and one-way latency in seconds."""
 
     up_mbit_s: Mapping[int, float]
     down_mbit_s: Mapping[int, float]
@@ -135,7 +135,7 @@ def parts_of(seconds: Mapping[tuple[int, int], float]) -> dict[int, float]:
 def waits_of(
     ways: Sequence[Way], num_bytes: int, rate: Callable[[int, int], float]
 ) -> dict[tuple[int, int], float]:
-    """Return what a message waits on each way beyond its latency and what it takes to pass; seconds.
+    """Return the extra delay of a message each way, beyond latency and transfer time, in seconds.
 
     A connection that does not know its link sends with pauses, which are longer the longer a round trip is.
     Between sizes that were timed it is interpolated.
@@ -232,7 +232,7 @@ def racks_of(links: MeasuredLinks) -> Racks:
 
 
 class Waits(NamedTuple):
-    """Seconds that a model's message waits beyond its latency and what it takes to pass, by worker.
+    """The extra delay of a model's message, beyond latency and transfer time, by worker in seconds.
 
     `up` and `back`: to the servers and back; `peers`: each worker's part between two of them.
     """
@@ -242,15 +242,15 @@ class Waits(NamedTuple):
     peers: tuple[float, ...]
 
     def of(self, places: Sequence[int]) -> Waits:
-        """Return those of workers at these places."""
+        """Return the delays of the workers at these places."""
         return Waits(*(tuple(own[place] for place in places) for own in self))
 
     def times(self, factor: float) -> Waits:
-        """Return all longer by a factor."""
+        """Return the delays multiplied by a factor."""
         return Waits(*(tuple(factor * each for each in own) for own in self))
 
     def without_vectors(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a cluster on which messages to the servers and back have no vector, and do not wait."""
+        """Return a cluster without these delays, for messages that carry no vector."""
         links = cluster["link_time"]
         seconds = [
             [max(each - wait_s, SHORTEST_S) for each in end]
