@@ -99,18 +99,18 @@ class Diagnosis:
 
     @property
     def num_machines(self) -> int:
-        """On how many machines the workers are."""
+        """The number of machines that the workers are on."""
         return len({get_address_host(worker) for worker in self.workers})
 
     @property
     def sampled(self) -> str:
-        """How many of the links were timed, in words."""
+        """The number of timed links, in words."""
         count, most = len(self.links), len(self.workers) * (len(self.workers) - 1)
         if count == most:
             return f"all {most:,} links were timed"
         each = count / len(self.workers)
         return (
-            f"{count:,} of {most:,} links were timed, {each:.3g} from each worker, as many as fit into "
+            f"{count:,} of {most:,} links were timed, {round(each, 1):g} from each worker, as many as fit into "
             f"{_LINKS_S:g} s; the others may be slower, or missing"
         )
 
