@@ -108,15 +108,15 @@ class Diagnosis:
         count, most = len(self.links), len(self.workers) * (len(self.workers) - 1)
         if count == most:
             return f"all {most:,} links were timed"
-        each = count / len(self.workers)
+        each = round(count / len(self.workers), 1)
         return (
-            f"{count:,} of {most:,} links were timed, {round(each, 1):g} from each worker, as many as fit into "
+            f"{count:,} of {most:,} links were timed, {each:g} from each worker, as many as fit into "
             f"{_LINKS_S:g} s; the others may be slower, or missing"
         )
 
     @property
     def sampled_steps(self) -> str:
-        """How many of the workers had their steps timed, in words."""
+        """The number of workers whose steps were timed, in words."""
         count, most = len(self.steps), len(self.workers)
         if count == most:
             return f"steps of all {most:,} workers were timed"
