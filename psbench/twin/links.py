@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-from psbench.twin.exchanges import SHORTEST_S
 from psbench.twin.size_classes import MBIT
 
 #: latencies of ends that explain as much are small and alike: weight of that, beside the measured ones
