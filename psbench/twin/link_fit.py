@@ -38,6 +38,8 @@ _KEPT_OF_LINK = 64
 _NOTHING_S = 1e-9
 #: rates of the server's link that are tried, and then beside the best of them
 _RATES, _FINER = 8, 7
+#: how messages may share it
+_SHARINGS = "equal_up", "equal", "in_turn"
 #: how often clocks are set, as who waits for whom depends on them
 _CLOCKS = 3
 #: a worker's quickest share of messages, which pass alone, and the least that they take of what is expected
@@ -56,6 +58,7 @@ def fit_shared_link(found: Fit, measured: Sequence[Exchanges], passages: Sequenc
     found.cluster |= {
         "latency_s": rounded(hop_s),
         "server_latency_s": rounded(hop_s),
+        "link_sharing": "equal",
         "bandwidth_mbit_s": NO_LIMIT,
         "server_bandwidth_mbit_s": rounded(shared),
     }
@@ -93,7 +96,6 @@ def _fit_latencies(
         found.fitted[latency_of(end, workers)] = Fitted(*mean_and_width(values), f"{len(values)} messages")
     seconds_of = [kept(end, _KEPT_OF_LINK) for end in latencies]
     found.cluster["link_time"] = {"name": "trace", "order": "blocks", "seconds": seconds_of}
-    found.cluster["link_sharing"] = "equal"
     return latencies
 
 
@@ -253,19 +255,18 @@ def fit_ends(
         2 * latency_s + up + back
         for latency_s, up, back in zip(own.latency_s, waits.up, waits.back, strict=True)
     ]
-
-    for _ in range(_CLOCKS):
+    for _ in range(1 if any(own.rack) else _CLOCKS):  # what shares lines takes minutes to work out
         sharing, shared = _best_sharing(own, measured, passages, beyond, (least, most))
         passes = own.all_passing(measured, passages, shared, sharing)
         passages = [_with_clocks(*each) for each in zip(passages, passes, strict=True)]
     passes = own.all_passing(measured, passages, shared, sharing)
     _fit_latencies(found, measured, passages, passes)
-    found.cluster["link_sharing"] = sharing
     between = [way.latency_s for way in links.ways]
     found.cluster |= {
         "latency_s": [rounded(each) for each in own.latency_s],
         "peer_latency_s": [rounded(ends.latency_s[each]) for each in machines],
         "server_latency_s": rounded(float(np.median(between))),
+        "link_sharing": sharing,
         "bandwidth_mbit_s": [rounded(each) for each in own.mbit_s[0]],
         "bandwidth_down_mbit_s": [rounded(each) for each in own.mbit_s[1]],
         "server_bandwidth_mbit_s": rounded(shared),
@@ -295,20 +296,25 @@ def _best_sharing(
     def misfit(sharing: str, rate: float) -> float:
         return _misfit(measured, passages, own.all_passing(measured, passages, rate, sharing), beyond_s)
 
-    # only equal shares are known over the line to a rack
-    sharings = ("equal",) if any(own.rack) else ("equal_up", "equal", "in_turn")
-    _, sharing, rate = min(_best_rate(partial(misfit, each), *between, each) for each in sharings)
+    if any(own.rack):  # only equal shares are known over the line to a rack
+        return "equal", min(_rates(*between, _RATES), key=partial(misfit, "equal"))
+    _, sharing, rate = min(_best_rate(partial(misfit, each), *between, each) for each in _SHARINGS)
     return sharing, rate
+
+
+def _rates(least: float, most: float, count: int) -> list[float]:
+    found: list[float] = np.unique(np.geomspace(least, most, count)).tolist()
+    return found
 
 
 def _best_rate(
     misfit: Callable[[float], float], least: float, most: float, sharing: str
 ) -> tuple[float, str, float]:
     """Return the smallest misfit, how the link is shared, and the rate that has it, to some percent."""
-    tried = {rate: misfit(rate) for rate in np.unique(np.geomspace(least, most, _RATES)).tolist()}
+    tried = {rate: misfit(rate) for rate in _rates(least, most, _RATES)}
     best, rates = min(tried, key=tried.__getitem__), [*tried]
     below, above = (rates[max(0, min(rates.index(best) + way, len(rates) - 1))] for way in (-1, 1))
-    tried |= {rate: misfit(rate) for rate in np.geomspace(below, above, _FINER).tolist()}
+    tried |= {rate: misfit(rate) for rate in _rates(below, above, _FINER)}
     best = min(tried, key=tried.__getitem__)
     return tried[best], sharing, best
 
