@@ -327,8 +327,7 @@ export class Stage {
 
   // There is no such step in the whole run.
   nowhere() {
-    this.moment.forget();
-    this.draw(); // asks for what is shown, if it is not here
+    this.moment.nowhere();
     this.tell(this.none);
   }
 
@@ -417,7 +416,6 @@ export class Stage {
     from = Math.max(0, Math.min(this.end - window, from));
     const loaded = this.moment.isLoaded();
     this.element.dataset.loaded = String(loaded);
-    if (!loaded) this.moment.ask(this.now);
     for (const film of this.films) {
       const { end, whole } = film.recording;
       film.state = loaded ? film.recording.at(Math.min(this.now, end * (1 - 1e-12))) : null;
