@@ -134,7 +134,7 @@ def stack(charts: Iterable[Any], width: int = _SCREEN) -> Sheet:
     )
 
 
-_LOOKS = "color", "size", "shape", "strokeDash", "fill", "fillOpacity"
+_LOOKS = "color", "size", "shape", "strokeDash", "fill", "fillOpacity", "opacity"
 
 
 def _time_of(chart: Any) -> str:
