@@ -78,13 +78,13 @@ class Sheet(alt.VConcatChart):
 
 
 #: an expression's use of the scale of an axis
-_SCALE_OF_AXIS = re.compile(r"scale\('([xy])'")
+_SCALE_OF_AXIS = re.compile(r"\b(scale|range)\('([xy])'")
 
 
 def _with_own_scales(chart: dict[str, Any], place: int) -> dict[str, Any]:
     """Return a chart of a stack with the names that Vega-Lite gives to its scales there."""
     text = json.dumps(chart)
-    found = _SCALE_OF_AXIS.sub(rf"scale('concat_{place}_\1'", text)
+    found = _SCALE_OF_AXIS.sub(rf"\1('concat_{place}_\2'", text)
     return chart if found == text else dict(json.loads(found))
 
 

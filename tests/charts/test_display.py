@@ -51,7 +51,10 @@ def test_names_at_the_ends_of_lines_lie_below_each_other_in_a_stack_too():
     )
     alone = charts.curve(lines[lines["label"] != "ssp"])
     early = charts.curve(lines[lines["label"] == "ssp"].assign(event=["begins", None]))
-    sheet = charts.stack([alone, early])
+    falls = lines[lines["label"] != "ssp"].replace({"asp": "stops early", "bsp": "goes on"})
+    falls["val_loss"] = [2.3, 0.4, 2.3, 0.3]
+    falls["time_s"] = [0.0, 4.0, 0.0, 10.0]
+    sheet = charts.stack([alone, early, charts.curve(falls, "val_loss")])
     for spec, version in ((sheet.to_dict(), OWN), (live(sheet.to_dict()), JUPYTERLAB)):
         texts = {
             found[3]: (float(found[2]), found[1])
@@ -63,6 +66,8 @@ def test_names_at_the_ends_of_lines_lie_below_each_other_in_a_stack_too():
         (upper, _), (lower, _) = texts["bsp  91.0\u00a0%"], texts["asp  90.0\u00a0%"]
         assert lower - upper >= 15
         assert texts["begins"][1] == "start"  # there is no room before it
+        ends = [texts[words][1] for words in ("stops early  0.4", "goes on  0.3")]
+        assert ends == ["start", "end"]  # beside a line that falls, where there is room
 
 
 def test_charts_are_written_to_files_as_altair_writes_them(runs, tmp_path):
