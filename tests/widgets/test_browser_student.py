@@ -258,10 +258,9 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
 def all_parts_are_at_one_moment(panel: Direct, at_s: float) -> None:
     """Sums, counts and the tree of a run that is over follow to where the film stands; headings say so."""
     note = "(key) => document.querySelector(`[data-key=${key}] .psb-chart-note`).textContent"
-    up_to = f"up to {at_s:.4g} s"
-    panel.wait(f"(words) => ({note})('idle').startsWith(words)", argument=up_to)
+    says = f"([key, words]) => ({note})(key).startsWith(words)"
     for key in ("time_use", "idle", "share", "staleness", "bytes"):
-        assert panel.web.evaluate(note, key).startswith(up_to)
+        panel.wait(says, argument=[key, f"up to {at_s:.4g} s"])
     for key in ("trade", "val_accuracy"):  # a result of the whole run, and a curve with the moment in it
         assert panel.web.evaluate(note, key).startswith("whole run")
     applied_s = panel.lab.finished[0].log.of_kind(Kind.APPLY)["time_s"]
