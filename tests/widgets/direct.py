@@ -23,8 +23,9 @@ AUDIT = (Path(__file__).parent / "audit.js").read_text()
 AXE = ROOT / "widgets" / "psbench_widgets" / "js" / "node_modules" / "axe-core" / "axe.min.js"
 VIOLATIONS = """async (place) => (await axe.run(place, { resultTypes: ['violations'] })).violations
   .flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html.slice(0, 160)}`))"""
-#: waits until the page has done what it is at, and drawn it
-IDLE = "() => new Promise((done) => requestIdleCallback(() => requestAnimationFrame(() => done())))"
+#: waits until the page has done what it is at, and drawn it; one that always moves is never idle
+IDLE = """() => new Promise((done) =>
+  requestIdleCallback(() => requestAnimationFrame(() => done()), { timeout: 1000 }))"""
 #: between two looks at a page: each is a message there and back, through three processes
 PAUSE_MS = 200
 #: about the room that a notebook cell has beside JupyterLab's file browser and the cell's prompt
