@@ -25,7 +25,7 @@ from psbench.results.run import Run
 from psbench_widgets import Lab
 from psbench_widgets.opening import EXPERIMENT, FILE, recorded
 
-from .direct import BESIDE, Direct
+from .direct import BESIDE, Direct, violations
 from .jupyter import PICTURES, ROOT
 from .test_browser_lab import all_settings, machines
 
@@ -140,6 +140,11 @@ def test_without_a_run_it_opens_with_a_recorded_one_that_plays(panel: Direct, sc
     panel.shot(screenshots / "lab-messages.png")
     assert panel.audit() == []
     web.select_option(".psb-drawn-as", "machines")
+    web.click(".psb-play")
+    film = json.loads(FILE.read_text())["film"]
+    film["about"]["key"] = "run 7"
+    web.evaluate("film => document.querySelector('.psb-lab').stage.show([film])", film)  # while another plays
+    assert web.evaluate(now) == whole.next("wait", -1.0)
 
 
 def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
@@ -538,6 +543,11 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
     assert panel.audit() == []
     assert panel.web.evaluate(CUT) == []  # no name either, however long
     if (tab, width) == ("watch", 705):  # all settings open beside Run, not below everything
+        the_sentence_stays_in_its_box(panel)
+        tell = "text => document.querySelector('.psb-lab').stage.tell(text)"
+        panel.web.evaluate(tell, "A long sentence. " * 40)
+        assert violations(panel.web, ".psb-why") == []  # whatever does not fit is scrolled by keys
+        panel.web.evaluate(tell, "")
         if panel.web.get_attribute(".psb-predict", "open") is None:
             panel.web.click(".psb-predict > summary")
         panel.settle(200)

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from distributed import Client, LocalCluster, Security
@@ -317,6 +318,47 @@ def test_a_client_that_is_killed_in_mid_run_ends_nothing(
     assert in_order(done.log)
     assert content(done.log) == content(ps.Run.load(tmp_path / "run").log)
     assert ps.replay(done) == len(done.log)
+
+
+@pytest.mark.nightly
+def test_faults_come_by_name_and_an_interrupt_of_attach_detaches(scheduler: str, client: Client) -> None:
+    """By the commands and by the object; each fault shows in the log, which grows after the interrupt."""
+    submitted = ps.submit(experiment("asp", scheduler, 3, stop=FOREVER), client=client)
+    name, log = submitted.name, submitted.log
+    command = [sys.executable, "-m", "psbench", "attach", name, "--scheduler", scheduler]
+
+    def read(kind: Kind, worker: int, least: int = 0) -> Any:
+        """Read on until a worker has so many rows of a kind; return them."""
+        while True:
+            rows = log.rows()
+            found = rows[(rows["kind"] == kind) & (rows["worker"] == worker)]
+            if len(found) >= least:
+                return found
+            assert submitted.read()
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as attached:
+        assert attached.stdout is not None
+        usual_s = float(np.median(read(Kind.PUSH, 0, 20)["compute_s"]))
+        assert main(["fault", name, "2", "lost", "--scheduler", scheduler]) == 0
+        (left,) = read(Kind.LEAVE, 2, 1)
+        assert log.texts[left["text"]] == "failed"
+        submitted.press(2, "back")
+        assert len(read(Kind.JOIN, 2, 2)) == 2
+        assert main(["fault", name, "0", "speed", "--factor", "0.01", "--scheduler", scheduler]) == 0
+        while "worker 0 was made 0.01 times as fast by hand" not in submitted.said:
+            assert submitted.read()
+        slowed = read(Kind.PUSH, 0, len(read(Kind.PUSH, 0)) + 5)
+        assert slowed["compute_s"][-1] > 20 * usual_s
+        next(line for line in attached.stdout if line.startswith(f"{name}: "))
+        attached.send_signal(signal.SIGINT)
+        said = attached.stdout.read().splitlines()
+    again = f"psbench attach {name} --scheduler {scheduler}"
+    assert said[-1] == f"detached; the run goes on; to follow it again: {again}"
+    assert attached.returncode == 0
+    assert len(read(Kind.PUSH, 1, len(read(Kind.PUSH, 1)) + 100))
+    submitted.stop()
+    assert submitted.wait().meta["status"] == "stopped"
+    submitted.forget()
 
 
 @pytest.mark.nightly
