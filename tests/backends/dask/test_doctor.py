@@ -60,7 +60,7 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
     assert simulated.meta["num_workers"] == 6
 
 
-def test_when_the_time_is_over_every_worker_was_timed_with_the_server_and_in_a_round(
+def test_when_time_is_over_every_worker_was_timed_with_the_server(
     scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a worker of each machine has had its steps timed."""
