@@ -23,8 +23,9 @@ AUDIT = (Path(__file__).parent / "audit.js").read_text()
 AXE = ROOT / "widgets" / "psbench_widgets" / "js" / "node_modules" / "axe-core" / "axe.min.js"
 VIOLATIONS = """async (place) => (await axe.run(place, { resultTypes: ['violations'] })).violations
   .flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html.slice(0, 160)}`))"""
-#: waits until the page has done what it is at, and drawn it
-IDLE = "() => new Promise((done) => requestIdleCallback(() => requestAnimationFrame(() => done())))"
+#: waits until the page has done what it is at, and drawn it; one that always moves is never idle
+IDLE = """() => new Promise((done) =>
+  requestIdleCallback(() => requestAnimationFrame(() => done()), { timeout: 200 }))"""
 #: between two looks at a page: each is a message there and back, through three processes
 PAUSE_MS = 200
 #: about the room that a notebook cell has beside JupyterLab's file browser and the cell's prompt
@@ -179,9 +180,8 @@ class Direct:
         while time.monotonic() < until:
             self.flush()
             self.web.wait_for_timeout(PAUSE_MS)
-        for _ in range(2):  # what it has asked for is here then, and then what was answered is there
-            self.web.evaluate(IDLE)
-            self.flush()
+        self.web.evaluate(IDLE)
+        self.flush()  # what was answered to what the page has asked for until now
         self.web.evaluate(IDLE)
 
     def over(self, words: str) -> None:
