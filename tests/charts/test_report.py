@@ -401,11 +401,12 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
     with sync_api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=str(chromium), args=flags)
         page = browser.new_context(color_scheme=scheme, offline=True).new_page()
+        page.set_default_timeout(240_000)
         said: list[str] = []
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(path.as_uri())
-        page.wait_for_selector("body[data-state=drawn]", timeout=240_000)
+        page.wait_for_selector("body[data-state=drawn]")
         assert violations(page, "body") == []
         assert page.locator(".chart svg").count() == page.locator(".chart").count() > 20
         page.locator("select[data-chart]").first.select_option("epoch")
@@ -423,7 +424,7 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
             "[...document.querySelectorAll('.role-legend-label text')].filter((it) => "
             "it.getBoundingClientRect().top < it.closest('svg').getBoundingClientRect().top - 1).length"
         )
-        page.wait_for_function(f"{cut} === 0", timeout=60_000)
+        page.wait_for_function(f"{cut} === 0")
         page.emulate_media(media="print")
         page.add_style_tag(content="main { width: 688px }")  # A4 with its margins; the window has its size
         page.wait_for_function(f"{over} <= 1")  # nor on paper

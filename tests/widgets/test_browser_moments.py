@@ -53,6 +53,15 @@ SHOWN = """() => { const stage = document.querySelector('.psb-lab').stage;
    phases: [...document.querySelectorAll('.psb-node')].map((e) => e.dataset.phase) }; }"""
 
 
+#: pauses where it plays beyond a moment: by hand that would come late on a busy machine, perhaps at the end
+PAUSES = """(t) => {
+  const look = () => {
+    if (document.querySelector('.psb-lab').stage.now <= t) return requestAnimationFrame(look);
+    document.querySelector('.psb-play').click();
+    window.paused = true; };
+  look(); }"""
+
+
 DRAWN = """() => {
   const room = document.getElementById('scroll').getBoundingClientRect();
   window.isInSight = (each) => {
@@ -133,11 +142,10 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     panel.settle(100)
     before = seen(panel)
     web.select_option(".psb-speed", "10")
-    piece = "() => document.querySelector('.psb-lab').stage.films[0].recording.end"
-    edge = web.evaluate(piece)
+    edge = web.evaluate("document.querySelector('.psb-lab').stage.films[0].recording.end")
+    web.evaluate(PAUSES, edge)
     web.click(".psb-play")
-    panel.wait("(t) => document.querySelector('.psb-lab').stage.now > t", argument=edge)
-    web.click(".psb-play")
+    panel.wait("() => window.paused")
     played = seen(panel)
     assert played["now"] > edge > before["now"]
     assert played["drawn"] == 4
@@ -220,13 +228,11 @@ def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(
     first = whole.next("wait", -1.0)
     for at, waiting in ((first / 2, False), (first * 4, True)):
         web.evaluate("(t) => document.querySelector('.psb-lab').stage.go(t, true)", at)
-        up_to = f"up to {at:.4g} s"
-        told = "(w) => document.querySelector('[data-key=idle] .psb-chart-note').textContent.startsWith(w)"
-        short.wait(told, argument=up_to)
+        for key in ("idle", "time_use", "share", "staleness", "bytes"):
+            says = f"([key, words]) => ({note})(key).startsWith(words)"
+            short.wait(says, argument=[key, f"up to {at:.4g} s"])
         shares = {r["worker"]: r["fraction"] for r in rows(short.lab, "time_use") if r["phase"] == "wait"}
         assert bool(rows(short.lab, "idle")) is waiting is any(shares.values())
-        for key in ("time_use", "share", "staleness", "bytes"):
-            assert web.evaluate(note, key).startswith(up_to)
         assert web.evaluate(note, "val_accuracy") == "whole run"
         # the tree is of the gradients applied by then, of which the last dozen are drawn
         applied = int((short.lab.finished[-1].log.of_kind(Kind.APPLY)["time_s"] <= at).sum())
@@ -276,7 +282,7 @@ def test_a_switch_by_hand_lands_where_the_watched_run_was(short: Direct) -> None
     short.lab.experiment = LONG.but(strategy=manual)
     short.settle(200)
     web.select_option(".psb-pace", "10")
-    number = len(short.lab.runs) + 1
+    number, clicked = len(short.lab.runs) + 1, time.monotonic()
     web.click(".psb-run")
     short.wait(
         "(key) => { const { stage } = document.querySelector('.psb-lab');"
@@ -287,7 +293,7 @@ def test_a_switch_by_hand_lands_where_the_watched_run_was(short: Direct) -> None
     for _ in range(3):  # what is shown follows the run, which is far on after so many drawings otherwise
         shown = web.evaluate("document.querySelector('.psb-lab').stage.end")
         short.wait("(t) => document.querySelector('.psb-lab').stage.end > t", argument=shown)
-    assert end_of(log.rows()) < 150
+    assert end_of(log.rows()) < 10 * (time.monotonic() - clicked) + 100
     before, began = end_of(log.rows()), time.monotonic()
     web.click(".psb-switch")
     short.wait("() => document.querySelector('.psb-words').textContent.includes(', asp')")
