@@ -85,10 +85,11 @@ class Cluster(Part):
         themselves it is of their reports to the coordinator, and of its orders, which else take no time.
     first_window_bytes : int, bytes
         See `psbench.clusters.network.extra_round_trips`. 0: messages of any size are sent at once.
-    link_sharing : "in_turn" or "equal"
+    link_sharing : "in_turn", "equal" or "equal_up"
         Whether a server's link serves one message after another, or all at once in equal shares, as packets
         of several TCP connections pass. In turn the first of a barrier's answers is there long before the
-        last; in equal shares all are as late as the last.
+        last; in equal shares all are as late as the last. "equal_up": pushes share the link, and answers pass
+        in turn, as one process gives its network card small messages one after another.
     cores : float
         Cores that all workers share, as processes of one machine do: while more of them compute than there
         are cores, each gets an equal share, and steps take as much longer. 0: none share any.
@@ -160,8 +161,10 @@ class Cluster(Part):
     paces_live_runs: bool = parameter(
         False, "whether live steps are slowed down to their time in the simulation"
     )
-    link_sharing: Literal["in_turn", "equal"] = parameter(
-        "in_turn", "whether messages use a server's link one after another, or concurrently in equal shares"
+    link_sharing: Literal["in_turn", "equal", "equal_up"] = parameter(
+        "in_turn",
+        "whether messages use a server's link one after another, or concurrently in equal shares; "
+        "equal_up: pushes concurrently, and answers one after another",
     )
 
     cores: float = parameter(

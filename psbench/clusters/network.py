@@ -59,6 +59,7 @@ class Network:
 
     With `link_sharing: equal` the servers' link is no queue: its messages pass at once, each with an equal
     share (`SharedLink`). A message may then be later than was said when it was sent; see `contention_delay`.
+    With `equal_up` that is so for messages to the servers, and the link back is a queue.
 
     Call in the order of `now`: a message that is asked for with an earlier `now` than one before it queues
     behind that one.
@@ -119,7 +120,8 @@ class Network:
         self._achieved, self._window = profile.achieved_rates, profile.first_window_bytes
         self._times = times
         self._fixed = not self._window and times is None
-        self.is_shared = profile.link_sharing == "equal"
+        #: whether messages share the servers' link: to them, and back
+        self._is_shared = profile.link_sharing != "in_turn", profile.link_sharing == "equal"
         self._racks, self._rack_rates = profile.racks or (0,) * profile.num_workers, profile.rack_rates
         self._rack_rate = BYTES_PER_MBIT * profile.rack_bandwidth_mbit_s
         self._links = [SharedLink(1.0 / self._slot, self._rack_rate) for _ in range(2)]
@@ -183,7 +185,7 @@ class Network:
         """Return when a message that a worker sends now has arrived at the servers, seconds."""
         if now >= self._throttles.next_s:
             self.advance(now)
-        if self.is_shared:
+        if self._is_shared[0]:
             latency = self._latency_of(worker, num_bytes, False)
             rate = min(self._up_rates[worker], self._achieves(num_bytes, self._shares))
             return self._share(worker, 0, num_bytes, rate, now, latency)
@@ -200,7 +202,7 @@ class Network:
         """Return when a message that the servers send now has arrived at a worker, seconds."""
         if now >= self._throttles.next_s:
             self.advance(now)
-        if self.is_shared:
+        if self._is_shared[1]:
             latency = self._latency_of(worker, num_bytes, True) + self._hop
             rate = min(self._down_rates[worker], self._achieves(num_bytes, self._shares))
             return self._share(worker, 1, num_bytes, rate, now, latency)
@@ -320,16 +322,16 @@ class Network:
         """
         seconds = 0.0
         ways = (up, self._up_rates, self._pass_up), (down, self._down_rates, self._pass_down)
-        for num_bytes, rates, passes in ways:
+        for (num_bytes, rates, passes), is_shared in zip(ways, self._is_shared, strict=True):
             achieves, slot = self._achieves(num_bytes, self._shares), num_bytes * self._slot
             waits = 1 + 2 * extra_round_trips(num_bytes * max(self._shares), self._window)
             link = SharedLink(1.0 / self._slot, self._rack_rate)
-            for worker in workers if self.is_shared else ():
+            for worker in workers if is_shared else ():
                 link.begin(worker, num_bytes, min(rates[worker], achieves), 0.0, self._racks[worker])
             seconds += max(
                 (
                     link.ends(worker)
-                    if self.is_shared
+                    if is_shared
                     else place * slot + max(num_bytes * passes[worker], num_bytes / achieves)
                 )
                 + self._latency[worker] * waits

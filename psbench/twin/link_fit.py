@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -35,8 +36,8 @@ NO_LIMIT = 1e6
 _KEPT_OF_LINK = 64
 #: the shortest time on a shared link that differs from none
 _NOTHING_S = 1e-9
-#: rates of the server's link that are tried
-_RATES = 8
+#: rates of the server's link that are tried, and then beside the best of them
+_RATES, _FINER = 8, 7
 #: a worker's quickest share of messages, which pass alone, and the least that they take of what is expected
 _QUICKEST, _SLOWEST_SHARE = 0.1, 0.05
 
@@ -164,6 +165,21 @@ def passing_s(
     return np.array([link.ends(each) for each in range(len(begin))]) - begin
 
 
+def passing_in_turn_s(begin: Doubles, size: Integers, mbit_s: float, own_mbit_s: Doubles) -> Doubles:
+    """Return the transfer times of messages that a link serves one after another; see `Network`.
+
+    >>> passing_in_turn_s(np.array([0.0, 0.5]), np.array([125_000] * 2), 1.0, np.array([1.0, 0.5])).tolist()
+    [1.0, 2.5]
+    """
+    took, free_s = np.zeros(len(begin)), -inf
+    passes = MBIT * size / np.minimum(own_mbit_s, mbit_s)
+    for each in np.argsort(begin, kind="stable").tolist():
+        starts_s = max(free_s, float(begin[each]))
+        free_s = starts_s + MBIT * float(size[each]) / mbit_s
+        took[each] = starts_s - begin[each] + passes[each]
+    return took
+
+
 def _queued(each: Exchanges, busy_s: float) -> Booleans:
     """Return a mask of pushes that probably queued: they follow another one within its service time."""
     return np.diff(each.arrived_s, prepend=-np.inf) < 1.5 * busy_s
@@ -185,14 +201,17 @@ class _Links(NamedTuple):
         """Return the highest rate of a message of that size."""
         return min(self.mbit_s[way][worker], rate_at(self.by_size, num_bytes) or NO_LIMIT)
 
-    def passing(self, each: Exchanges, passage: Passage, shared: float) -> list[Doubles]:
+    def passing(self, each: Exchanges, passage: Passage, shared: float, sharing: str) -> list[Doubles]:
         """Return the transfer times of a run's messages in seconds, up and down, without latency."""
         found = []
         workers, rack = each.worker.tolist(), np.array(self.rack)[each.worker]
         for way, (begin, size) in enumerate(_sent(each, passage)):
             pairs = zip(workers, size.tolist(), strict=True)
             own = np.array([self.own_mbit_s(worker, way, num_bytes) for worker, num_bytes in pairs])
-            found.append(passing_s(begin, size, shared, own, rack, self.line_mbit_s))
+            if sharing == "equal" or (sharing == "equal_up" and way == 0):
+                found.append(passing_s(begin, size, shared, own, rack, self.line_mbit_s))
+            else:
+                found.append(passing_in_turn_s(begin, size, shared, own))
         return found
 
 
@@ -226,12 +245,19 @@ def fit_ends(
         2 * latency_s + up + back
         for latency_s, up, back in zip(own.latency_s, waits.up, waits.back, strict=True)
     ]
-    tried = list[tuple[float, float, list[list[Doubles]]]]()
-    for rate in np.unique(np.geomspace(least, most, _RATES)).tolist():
-        passes = [own.passing(*pair, rate) for pair in zip(measured, passages, strict=True)]
-        tried.append((_misfit(measured, passages, passes, beyond), rate, passes))
-    _, shared, passing = min(tried, key=lambda each: each[0])
-    _fit_latencies(found, measured, passages, passing)
+
+    def passing(sharing: str, rate: float) -> list[list[Doubles]]:
+        return [own.passing(*pair, rate, sharing) for pair in zip(measured, passages, strict=True)]
+
+    def misfit(sharing: str, rate: float) -> float:
+        return _misfit(measured, passages, passing(sharing, rate), beyond)
+
+    # only equal shares are known over the line to a rack
+    sharings = ("equal",) if any(own.rack) else ("equal_up", "equal", "in_turn")
+    _, sharing, shared = min(_best_rate(partial(misfit, each), least, most, each) for each in sharings)
+    passes = passing(sharing, shared)
+    _fit_latencies(found, measured, passages, passes)
+    found.cluster["link_sharing"] = sharing
     between = [way.latency_s for way in links.ways]
     found.cluster |= {
         "latency_s": [rounded(each) for each in own.latency_s],
@@ -252,6 +278,18 @@ def fit_ends(
     _say_ends(found, ends, links, within)
     if classes is not None:
         found.unknown += classes.unknown
+
+
+def _best_rate(
+    misfit: Callable[[float], float], least: float, most: float, sharing: str
+) -> tuple[float, str, float]:
+    """Return the smallest misfit, how the link is shared, and the rate that has it, to some percent."""
+    tried = {rate: misfit(rate) for rate in np.unique(np.geomspace(least, most, _RATES)).tolist()}
+    best, rates = min(tried, key=tried.__getitem__), [*tried]
+    below, above = (rates[max(0, min(rates.index(best) + way, len(rates) - 1))] for way in (-1, 1))
+    tried |= {rate: misfit(rate) for rate in np.geomspace(below, above, _FINER).tolist()}
+    best = min(tried, key=tried.__getitem__)
+    return tried[best], sharing, best
 
 
 def _carried_mbit_s(each: Exchanges) -> float:

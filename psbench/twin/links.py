@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-from psbench.twin.exchanges import SHORTEST_S
 from psbench.twin.size_classes import MBIT
 
 #: latencies of ends that explain as much are small and alike: weight of that, beside the measured ones
@@ -250,11 +249,14 @@ class Waits(NamedTuple):
         return Waits(*(tuple(factor * each for each in own) for own in self))
 
     def without_vectors(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a cluster without these delays, for messages that carry no vector."""
-        links = cluster["link_time"]
+        """Return a cluster with the measured latencies, for messages that carry no vector.
+
+        What models take beyond them is not the links' alone: it grows with the bytes.
+        """
+        links, latencies = cluster["link_time"], 2 * cluster["latency_s"]
         seconds = [
-            [max(each - wait_s, SHORTEST_S) for each in end]
-            for end, wait_s in zip(links["seconds"], [*self.up, *self.back], strict=True)
+            [each * latency_s / fmean(end) for each in end]
+            for end, latency_s in zip(links["seconds"], latencies, strict=True)
         ]
         return {**cluster, "link_time": {**links, "seconds": seconds}}
 

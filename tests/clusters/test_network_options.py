@@ -29,6 +29,7 @@ OPTIONS = {
     "a window": {"first_window_bytes": 50_000},
     "small messages are slow": {"achieved_rates": [(0, 1.0), (200_000, 3.0), (400_000, 50.0)]},
     "throttles": {"throttles": [{"worker": 1, "from_s": 0.5, "to_s": 3.0, "factor": 4}]},
+    "equal shares up": {"link_sharing": "equal_up"},
     "equal shares": {"link_sharing": "equal"},
     "two racks": {"link_sharing": "equal", "racks": [0, 1, 1], "rack_bandwidth_mbit_s": 3.0},
     "two servers": {"servers": [0.5, 0.5]},
@@ -44,7 +45,8 @@ class Defined:
     """The seconds of messages, by what the options say."""
 
     def __init__(self, options):
-        self.is_equal = options.get("link_sharing") == "equal"
+        sharing = options.get("link_sharing")
+        self.is_equal = sharing in ("equal", "equal_up"), sharing == "equal"
         self.shares = options.get("servers", [1.0])
         links = options["server_bandwidth_mbit_s"]
         links = [links] * len(self.shares) if isinstance(links, float) else links
@@ -104,7 +106,7 @@ class Defined:
     def arrivals(self, sent, back):
         """Return when these arrive: (worker, bytes, seconds) in the order of sending."""
         limits = [min(self.rate(w, back, now), self.achieved(size)) for w, size, now in sent]
-        if self.is_equal:
+        if self.is_equal[back]:
             starts, sizes = [now for *_, now in sent], [size for _, size, _ in sent]
             racks = [self.racks[worker] for worker, *_ in sent]
             passed = fluid(starts, sizes, limits, self.server, racks, self.line)
@@ -240,6 +242,19 @@ def test_links_between_workers_go_on_where_they_were():
         assert each.send(2, 1, 1.0) == pytest.approx(2 * 300_000 / 125e3 + 0.5)  # after the first, down at 1
         assert each.arrival(2, 7, 0, 5.0) == pytest.approx(300_000 / 500e3 + 0.5)
         assert each.send(0, 2, 1.0) == pytest.approx(1.0 + 300_000 / 375e3 + 0.5)
+
+
+def test_reports_and_orders_wait_for_models_on_the_same_link():
+    """Two models, a second each, come to worker 2 at once: it has them after 1.5 and 2.5 s."""
+    profile = Custom(workers=WORKERS, bandwidth_mbit_s=8.0, latency_s=0.5).profile()
+    links, again = (PeerLinks(profile, 1_000_000, beside_orders=True) for _ in range(2))
+    assert [links.send(0, 2, 0.0), links.send(1, 2, 0.0)] == [1.5, 2.5]
+    again.load_state_dict(json.loads(json.dumps(links.state_dict())))
+    for each in (links, again):
+        assert [each.reports(worker, 0.25) for worker in range(WORKERS)] == [1.0, 1.0, 0.25]
+        # half of each is there before 1.0, and half of the second has waited for the first
+        assert [each.behind_models(2, at_s) for at_s in (0.25, 1.0, 1.75, 2.75)] == [0.25, 2.0, 2.5, 2.75]
+        assert each.behind_models(1, 1.0) == 1.0
 
 
 @pytest.mark.parametrize("names", pairs(), ids=" + ".join)

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from psbench.backends.dask.protocol.instructions import Input
 from psbench.strategies import CATALOGUE
 from psbench.testing import ScriptedCluster
 from tests.benchmarks.many_peers import STRATEGIES, FakePeers
 
 FEW, MANY = 64, 256
-#: instructions that a push or a decision may cost more for each further peer
+#: instructions that a push, a decision or a worker's start may cost more for each further peer
 GROWTH = 0.25
 #: the ratio of the bytes among many to those among few
 MOST = 1.1
@@ -66,6 +67,24 @@ def test_a_live_runs_messages_cost_as_much_among_many(name: str) -> None:
     few, many = (a_message(STRATEGIES[name], workers) for workers in (FEW, MANY))
     assert (many[0] - few[0]) / (MANY - FEW) <= GROWTH
     assert max(many[1] / few[1], many[2] / few[2]) <= MOST
+
+
+class CountedStart(FakePeers):
+    """Counts the coordinator's instructions until all workers have their first release."""
+
+    counted: Instructions | None = None
+
+    def _handle(self, given: Input) -> None:
+        if self.counted is None:
+            self.live.handle = self.counted = Instructions(self.live.handle)  # type: ignore[method-assign]
+        super()._handle(given)
+
+
+@pytest.mark.by_day(2)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_start_costs_as_much_for_each_of_many_workers(name: str) -> None:
+    few, many = (CountedStart(STRATEGIES[name], workers).counted.count / workers for workers in (FEW, MANY))
+    assert (many - few) / (MANY - FEW) <= GROWTH
 
 
 def a_decision(name: str, workers: int) -> float:

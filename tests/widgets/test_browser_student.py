@@ -207,7 +207,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert why == told(whole, now, whole.end_s)
     under = panel.web.locator(".psb-node").first.locator("text").all_text_contents()
     assert under[0] == "0"
-    assert under[1].startswith("step ")
+    assert under[1].endswith(" done")
     assert under[2] == "4 ahead"
     panel.shot(screenshots / "lab-wait-light.png")
 
@@ -241,6 +241,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     beside = panel.web.text_content(".psb-result p")
     assert beside.startswith("asp at ")
     assert f"{100 * fork['val_accuracy']:.1f}\u00a0% in {fork['time_s']:.3g}\u00a0s" in beside
+    assert beside.endswith(f"{fork['staleness']:.1f} versions stale: staler, and as accurate.")
     inside = "(e) => e.scrollHeight <= e.clientHeight"
     assert panel.web.locator(".psb-why").evaluate(inside)  # both sentences, whole
     panel.shot(screenshots / "lab-fork-light.png")

@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from psbench.clusters import Profile
 from psbench.clusters.network import BYTES_PER_MBIT, Throttles, achieved, extra_round_trips
 from psbench.clusters.ring import ring_s
+
+
+class _Passage(NamedTuple):
+    """A model that a receiver's link down passes on, as the receiver sees it, in seconds.
+
+    `comes_s`, `within_s`: when its first byte would be there if the link were free, and its last one after
+    that; `served_s`, `takes_s`: the same as the link is.
+    """
+
+    comes_s: float
+    within_s: float
+    served_s: float
+    takes_s: float
+
+    def precedes_s(self, at_s: float) -> float:
+        """Return when what comes of it before a time has passed."""
+        share = 1.0 if at_s >= self.comes_s + self.within_s else (at_s - self.comes_s) / self.within_s
+        return self.served_s + share * self.takes_s if share > 0 else 0.0
+
+    @property
+    def ends_s(self) -> float:
+        return max(self.comes_s + self.within_s, self.served_s + self.takes_s)
 
 
 class PeerLinks:
@@ -23,6 +45,8 @@ class PeerLinks:
     profile : Profile
     num_bytes : int
         Of a model.
+    beside_orders : bool
+        Whether orders of a coordinator pass the same links; see `behind_models`.
 
     Examples
     --------
@@ -32,7 +56,7 @@ class PeerLinks:
     (1.5, 2.5, 3.5)
     """
 
-    def __init__(self, profile: Profile, num_bytes: int) -> None:
+    def __init__(self, profile: Profile, num_bytes: int, beside_orders: bool = False) -> None:
         self._up_s = [num_bytes / (BYTES_PER_MBIT * mbit) for mbit in profile.bandwidth_mbit_s]
         self._down_s = [num_bytes / (BYTES_PER_MBIT * mbit) for mbit in profile.down_mbit_s]
         self._unthrottled = self._up_s, self._down_s
@@ -44,6 +68,8 @@ class PeerLinks:
         self._down_free = [0.0] * len(self._up_s)
         self._line_s = num_bytes / (BYTES_PER_MBIT * profile.rack_bandwidth_mbit_s)
         self._line_free: dict[tuple[str, int], float] = {}
+        #: models on their way to each worker, where orders may have to wait for them
+        self._coming: dict[int, list[_Passage]] | None = {} if beside_orders else None
         #: when what a worker sent at a version reaches whom: seconds by (sender, version, receiver)
         self._arrivals: dict[tuple[int, int, int], float] = {}
         #: until when workers that were met wait for the other's model, before they report their step
@@ -58,9 +84,14 @@ class PeerLinks:
         for line in self._profile.lines(sender, receiver):
             passed = max(passed, begins + self._line_s, self._line_free.get(line, 0.0) + self._line_s)
             self._line_free[line] = passed
+        latency_s = self._waits * self._profile.between_s(sender, receiver)
+        served, within_s = max(begins, self._down_free[receiver]), max(self._up_s[sender], self._alone_s)
         passed = max(passed, self._down_free[receiver] + self._down_s[receiver])
         self._down_free[receiver] = passed
-        return passed + self._waits * self._profile.between_s(sender, receiver)
+        if self._coming is not None:
+            passage = _Passage(begins + latency_s, within_s, served + latency_s, self._down_s[receiver])
+            self._coming.setdefault(receiver, []).append(passage)
+        return passed + latency_s
 
     def ring(self, workers: Sequence[int], now: float) -> float:
         """Return when workers have added up their models in a ring, seconds; see `Network.ring`.
@@ -125,6 +156,17 @@ class PeerLinks:
         """Return when a worker that is done with its step has the model of whoever has met it meanwhile."""
         return max(now, self._held_s.pop(worker, now))
 
+    def reports(self, worker: int, now: float) -> float:
+        """Return when a worker's report leaves: after the models that it has sent, on the same link up."""
+        return max(self.goes_on(worker, now), self._up_free[worker])
+
+    def behind_models(self, worker: int, at_s: float) -> float:
+        """Return when an order reaches a worker, at a time or behind what comes before it of models."""
+        assert self._coming is not None
+        coming = [each for each in self._coming.pop(worker, []) if each.ends_s > at_s]
+        self._coming[worker] = coming
+        return max([at_s, *(each.precedes_s(at_s) for each in coming)])
+
     @property
     def num_arrivals(self) -> int:
         """Number of messages that no worker has asked for yet."""
@@ -139,7 +181,10 @@ class PeerLinks:
         arrivals = [[*key, at_s] for key, at_s in sorted(self._arrivals.items())]
         busy = {"up_free_s": self._up_free, "down_free_s": self._down_free}
         lines = [[*line, free_s] for line, free_s in sorted(self._line_free.items())]
-        return {**busy, "arrivals": arrivals, "held_s": sorted(self._held_s.items()), "lines": lines}
+        state = {**busy, "arrivals": arrivals, "held_s": sorted(self._held_s.items()), "lines": lines}
+        if self._coming is not None:
+            state["coming"] = [[worker, *each] for worker, own in self._coming.items() for each in own]
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from `state_dict`."""
@@ -147,3 +192,6 @@ class PeerLinks:
         self._arrivals = {(s, version, r): at_s for s, version, r, at_s in state["arrivals"]}
         self._held_s = dict(state.get("held_s", ()))
         self._line_free = {(way, rack): free_s for way, rack, free_s in state.get("lines", ())}
+        for worker, *passage in state.get("coming", ()):
+            assert self._coming is not None
+            self._coming.setdefault(worker, []).append(_Passage(*passage))

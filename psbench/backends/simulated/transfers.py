@@ -58,7 +58,8 @@ class NoLinks:
 class Reports:
     """No server, and messages that take time: reports to the coordinator, and its orders.
 
-    A worker reports a step when it is done with whoever has met it meanwhile.
+    A worker reports a step when it is done with whoever has met it meanwhile. Reports and orders are small,
+    but wait on a worker's link for the models that are on it.
     """
 
     def __init__(self, network: Network, peers: PeerLinks) -> None:
@@ -66,15 +67,17 @@ class Reports:
 
     def up(self, worker: int, num_bytes: float, now: float) -> float:
         """See `Links`."""
-        return self._network.up(worker, 0, self._peers.goes_on(worker, now))
+        # the network is asked in the order of `now`, whoever waits
+        waits_s = self._peers.reports(worker, now) - now
+        return self._network.up(worker, 0, now) + waits_s
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
         """See `Links`."""
-        return self._network.down(worker, 0, now)
+        return self.answer(worker, now)
 
     def answer(self, worker: int, now: float) -> float:
         """See `Links`."""
-        return self._network.down(worker, 0, now)
+        return self._peers.behind_models(worker, self._network.down(worker, 0, now))
 
 
 class Transfers:
@@ -115,8 +118,9 @@ class Transfers:
         shares, service = _shares(ranges), workload.profile.service
         if isinstance(placement, PeerToPeer):
             num_bytes = workload.wire_size.of(composition.communication.codec, placement)
-            self.peers = PeerLinks(workload.profile, num_bytes)
-            self.links = Reports(network, self.peers) if resources.link_times is not None else NoLinks()
+            timed = resources.link_times is not None
+            self.peers = PeerLinks(workload.profile, num_bytes, beside_orders=timed)
+            self.links = Reports(network, self.peers) if timed else NoLinks()
             return
         if isinstance(placement, SharedMemory):
             self.links = NoLinks()
