@@ -34,6 +34,8 @@ from psbench.training.build import Workload
 
 HOST = "127.0.0.1"
 KEY = b"k" * 32
+#: seconds in which a role ends on however busy a machine
+LONG_S = 240
 
 
 class Killed(Stopped):
@@ -86,7 +88,7 @@ class ThreadedRun:
             client.send(msg.Ready())
             self._follow(client, on_rows)
             for thread in self._threads:
-                thread.join(20)
+                thread.join(LONG_S)
                 assert not thread.is_alive(), "a role did not end"
         return self
 

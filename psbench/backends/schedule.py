@@ -82,16 +82,19 @@ class StopRules:
         """Return the reason why the run ends at this version; empty if it continues."""
         stop = self._stop
         if stop.epochs is not None and view.epoch >= stop.epochs - 1e-9:
-            return f"{stop.epochs:g} epochs are done"
+            return _done(f"{stop.epochs:g}", "epoch")
         if stop.updates is not None and view.version >= stop.updates:
-            return f"{stop.updates} updates are done"
+            return _done(f"{stop.updates}", "update")
         if stop.tolerance is not None and movement < stop.tolerance:
             return f"an update moved the model by less than {stop.tolerance:g}"
         return ""
 
     def at(self, now: float) -> str:
         """Return the reason why the run ends at this time; empty if it continues."""
-        return f"{self.deadline_s:g} seconds have passed" if now >= self.deadline_s else ""
+        if now < self.deadline_s:
+            return ""
+        seconds = f"{self.deadline_s:g}"
+        return "1 second has passed" if seconds == "1" else f"{seconds} seconds have passed"
 
     def after_evaluation(self, values: dict[str, float]) -> str:
         """Return the reason why the run ends with this evaluation; empty if it continues."""
@@ -238,3 +241,7 @@ def membership_events(profile: Profile, after_s: float = -1.0) -> list[tuple[flo
         if failure.rejoin_s is not None:
             events.append((failure.rejoin_s, Join(failure.worker)))
     return [(at_s, event) for at_s, event in events if at_s > after_s]
+
+
+def _done(number: str, what: str) -> str:
+    return f"{number} {what} is done" if number == "1" else f"{number} {what}s are done"

@@ -223,10 +223,12 @@ def _ends(
     end = ".1%" if y.endswith("accuracy") else ".2~p" if y_format.endswith("%") else ".3~r"
     value = f"format(datum['{y}'], '{end}')"
     dot = last.mark_circle(size=45, opacity=1).encode(y=f"{y}:Q", color=colour)
-    # on the side on which there is room
+    # on the side on which there is room: above a line that falls to its end, that is the right one
     name = "datum.label + '  ' + " if has_names else ""
+    at = f"scale('x', datum['{x}'])"
+    is_free = f"{at} < {_ROOM}" + (f" || {at} < range('x')[1] - {_ROOM}" if y.endswith("loss") else "")
     text = last.transform_calculate(ending=f"{name}{value}").mark_text(
-        align=alt.expr(f"scale('x', datum['{x}']) < {_ROOM} ? 'left' : 'right'"),
+        align=alt.expr(f"{is_free} ? 'left' : 'right'"),
         dy=alt.expr(f"-11 - {raised}"),
         fontWeight=600,
     )

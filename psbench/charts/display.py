@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -48,6 +49,12 @@ class Sheet(alt.VConcatChart):
         options[LIVE] = {"embed_options": {"renderer": "svg", "actions": False}}
         return bundle, options
 
+    def to_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Return the specification, in which each chart's expressions find its own scales."""
+        spec: dict[str, Any] = super().to_dict(*arguments, **options)
+        spec["vconcat"] = [_with_own_scales(chart, place) for place, chart in enumerate(spec["vconcat"])]
+        return spec
+
     def save(self, fp: Any, *arguments: Any, **options: Any) -> None:
         """Write the charts as Altair does; charts for a paper as SVG or PDF, in the paper's size."""
         spec = self.to_dict()
@@ -68,6 +75,17 @@ class Sheet(alt.VConcatChart):
         title = {} if self.title is alt.Undefined else self.title.to_dict()
         above = [title["text"], *title["subtitle"]] if title else []
         return "\n".join([*above, "Charts:", *(f"- {words}" for words in descriptions)])
+
+
+#: an expression's use of the scale of an axis
+_SCALE_OF_AXIS = re.compile(r"\b(scale|range)\('([xy])'")
+
+
+def _with_own_scales(chart: dict[str, Any], place: int) -> dict[str, Any]:
+    """Return a chart of a stack with the names that Vega-Lite gives to its scales there."""
+    text = json.dumps(chart)
+    found = _SCALE_OF_AXIS.sub(rf"\1('concat_{place}_\2'", text)
+    return chart if found == text else dict(json.loads(found))
 
 
 def styled(sheet: Sheet, warnings: Sequence[str], style: Style, width: Width | None) -> Sheet:
@@ -116,7 +134,7 @@ def stack(charts: Iterable[Any], width: int = _SCREEN) -> Sheet:
     )
 
 
-_LOOKS = "color", "size", "shape", "strokeDash", "fill", "fillOpacity"
+_LOOKS = "color", "size", "shape", "strokeDash", "fill", "fillOpacity", "opacity"
 
 
 def _time_of(chart: Any) -> str:

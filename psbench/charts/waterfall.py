@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 
 from psbench.charts.colours import BLUE, GREEN, GREY, PHASE_COLOURS
+from psbench.charts.curves import VALUES
 from psbench.charts.pieces import layered
+from psbench.charts.ticks import value_axis
 
 #: pixels of a bar and the space below it
 _ROW = 34
@@ -24,8 +26,9 @@ def waterfall_chart(table: pd.DataFrame, title: str, unit: str) -> alt.LayerChar
         "share" or "rest".
     title : str
     unit : str
-        Title of the axis.
+        What the values are: a column of a log's evaluations, or any words.
     """
+    unit = VALUES.get(unit, (unit, ""))[0]
     order = table["step"].tolist()
     own = table["kind"] == "value"
     signed = table["share"].map("{:+.3g}".format)
@@ -45,10 +48,11 @@ def waterfall_chart(table: pd.DataFrame, title: str, unit: str) -> alt.LayerChar
     y = alt.Y("step:N", sort=order, title=None, axis=alt.Axis(labelLimit=280))
     base = alt.Chart().encode(y=y)
     tips = [alt.Tooltip("step:N", title="of"), alt.Tooltip("text:N", title=unit)]
+    x = alt.X("start:Q", scale=scale, title=unit, axis=value_axis("~r"))
     bars = (
         base.transform_filter("datum.kind != 'value'")
         .mark_bar(height=16)
-        .encode(x=alt.X("start:Q", scale=scale, title=unit), x2="stop:Q", color=colour, tooltip=tips)
+        .encode(x=x, x2="stop:Q", color=colour, tooltip=tips)
     )
     values = (
         base.transform_filter("datum.kind == 'value'")

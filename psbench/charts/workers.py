@@ -166,11 +166,12 @@ def idle_chart(
     if reasons is None:
         reasons = labels_in(data, None, "reason")
     # all of it is waiting, and has the colour of waiting: reasons differ in how strong that is
+    # (by `opacity`: Vega-Lite draws no legend of `fillOpacity`)
     strength = alt.Scale(domain=list(reasons), range=np.linspace(1.0, 0.35, len(reasons)).tolist())
     legend = alt.Legend(title=None, symbolFillColor=WAIT, symbolStrokeWidth=0)
     chart = _stacked(data, rows, "reason", reasons, title, "share of time spent waiting")
     shown: alt.Chart = chart.encode(
-        fill=alt.FillValue(WAIT), fillOpacity=alt.FillOpacity("reason:O", scale=strength, legend=legend)
+        fill=alt.FillValue(WAIT), opacity=alt.Opacity("reason:O", scale=strength, legend=legend)
     )
     return shown
 

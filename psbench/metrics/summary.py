@@ -219,8 +219,7 @@ def _warnings(summary: Mapping[str, Any]) -> list[str]:
         lost = ", ".join(str(worker) for worker in summary["lost_workers"])
         several = len(summary["lost_workers"]) > 1
         warnings.append(f"lost during the run: worker{'s' if several else ''} {lost}")
-    if summary["pushes"]["buffered"]:
-        warnings.append(
-            f"{summary['pushes']['buffered']} pushes were still buffered at the end and changed nothing"
-        )
+    if left := summary["pushes"]["buffered"]:
+        pushes = "1 push was" if left == 1 else f"{left} pushes were"
+        warnings.append(f"{pushes} still buffered at the end and changed nothing")
     return [*warnings, *summary["incidents"]]

@@ -43,8 +43,11 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "spot_cost": ("spot cost", ".4g", 1, ""),
     "switch_epoch": ("switch at epoch", ".1f", 1, ""),
 }
-#: columns that a report folds away, so that the others fit on a screen and a page
+#: columns that a report folds away, and those that it folds away one by one until the others fit on a screen
 FOLDED = frozenset({"train_accuracy", "val_loss", "updates", "staleness_max", "clock_lead_max"})
+FOLDED_NEXT = (
+    *("class_distance", "spot_cost", "epochs", "unused", "bytes", "switch_epoch", "cost", "joules", "n"),
+)
 #: columns that are shown where a row has at least so much: of most comparisons they say nothing
 _SHOWN_FROM = {"unused": 1e-9, "class_distance": 0.01}
 #: the same, with what sweeps show beside them

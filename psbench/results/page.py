@@ -15,7 +15,7 @@ from psbench.errors import SpecError
 from psbench.metrics import repeatability
 from psbench.percents import spaced
 from psbench.results.compared import Compared
-from psbench.results.comparison_table import COLUMNS, FOLDED, as_text
+from psbench.results.comparison_table import COLUMNS, FOLDED, FOLDED_NEXT, as_text
 from psbench.results.explained import Explained
 from psbench.results.html import page, swatch
 from psbench.results.run import Run
@@ -41,7 +41,7 @@ def _page(comparison: Compared, why: Explained | None) -> str:
     labels = [label for label, runs in groups.items() for _ in runs]
     looks = charts.looks(groups)
     headings, rows = comparison.cells()
-    rows = [[cell if i == 0 else _with_its_unit(cell) for i, cell in enumerate(row)] for row in rows]
+    rows = [[name, *map(_with_its_unit, cells)] for name, *cells in rows]
     return page(
         "report.html",
         title=_title(comparison),
@@ -120,15 +120,48 @@ def _joined(values: Iterable[Any]) -> str:
 _DEVIATION = re.compile(r"(?<=\d) \([^)]*\)(?=$|\s)")
 
 
+#: what a screen 1366 px wide has room for, and the space between two columns, in digits of a table
+_ROOM, _GAP = 150, 2
+#: the same, of the line that stands for a strategy in every chart
+_SWATCH = 4
+
+
 def _without_folded(
     headings: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> tuple[list[str], list[list[str]]]:
     """Return the columns that matter most, with their intervals but without standard deviations."""
+    names, *columns = zip(headings, *rows, strict=True)
     folded = {COLUMNS[name][0] for name in FOLDED}
-    kept = [place for place, heading in enumerate(headings) if heading not in folded]
-    return [headings[i] for i in kept], [
-        [row[i] if i == 0 else _DEVIATION.sub("", row[i]) for i in kept] for row in rows
+    kept = [[column[0], *(_DEVIATION.sub("", cell) for cell in column[1:])] for column in columns]
+    kept = [column for column in kept if column[0] not in folded]
+    room = _ROOM - _SWATCH - _GAP - max(map(_width_in_two, names))
+    for name in FOLDED_NEXT:
+        if sum(_GAP + max(_width_in_two(column[0]), *map(len, column[1:])) for column in kept) > room:
+            kept = [column for column in kept if column[0] != COLUMNS[name][0]]
+    heads = [_over(*column) for column in kept]
+    return [names[0], *heads], [
+        [Markup("_<wbr>").join(name.split("_")), *(column[1 + i] for column in kept)]
+        for i, name in enumerate(names[1:])
     ]
+
+
+def _in_two(text: str) -> tuple[str, str]:
+    """Return the two lines that a text takes in the narrowest column in which it takes no more."""
+    words = re.split(r"(?<=[\s_])", text)
+    lines = [("".join(words[:i]).rstrip(), "".join(words[i:])) for i in range(1, len(words) + 1)]
+    return min(lines, key=lambda both: max(map(len, both)))
+
+
+def _width_in_two(text: str) -> int:
+    return max(map(len, _in_two(text)))
+
+
+def _over(heading: str, *values: str) -> str:
+    """Return a heading as HTML: in two lines if the values below it are shorter."""
+    first, second = _in_two(heading)
+    if not second or len(heading) <= max(map(len, values)):
+        return heading
+    return Markup("{} <br>{}").format(first, second)
 
 
 def _findings(comparison: Compared) -> list[Markup]:

@@ -28,7 +28,7 @@ NAMES = (
 )
 
 #: rows that run only by name
-LONG = ("many_workers", "many_peers", "scaling", "recovery")
+LONG = ("many_workers", "many_peers", "scaling", "recovery", "detached_rows")
 HEADINGS = ("what", "ours", "beside", "measured", "at least", "towards", "")
 
 ROOT = Path(__file__).parents[2]

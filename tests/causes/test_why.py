@@ -237,7 +237,9 @@ def test_what_was_changed_is_found_and_the_rest_of_one_schedule_is_zero(plant):
         assert pair.shares.rest == pytest.approx(0.0, abs=1e-5)
         assert pair.shares.shares[plant] == pytest.approx(pair.shares.gap, abs=1e-5)
     assert answer.frame()["cause"].tolist() == ["not explained by these causes", plant]
-    assert answer.chart().to_dict()["vconcat"]
+    (waterfall,) = answer.chart().to_dict()["vconcat"]
+    x = waterfall["layer"][0]["encoding"]["x"]
+    assert (x["title"], x["axis"]["tickCount"]) == ("validation loss", 6)
 
 
 def test_a_run_against_itself_differs_in_nothing():

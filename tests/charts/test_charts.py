@@ -441,7 +441,9 @@ def test_waiting_has_one_colour_which_nothing_else_has():
     assert charts.PHASE_COLOURS["wait"] == WAIT
     chart = charts.idle_chart("rows", reasons=["barrier", "vote"]).to_dict()["encoding"]
     assert chart["fill"] == {"value": WAIT}  # whatever the reason
-    assert chart["fillOpacity"]["scale"]["range"] == [1.0, 0.35]
+    assert chart["opacity"]["scale"]["range"] == [1.0, 0.35]
+    waits = pd.DataFrame({"worker": 0, "reason": ["barrier", "vote"], "fraction": [0.2, 0.1]})
+    assert {"barrier", "vote"} <= {*drawn(charts.idle_chart(waits))}  # a legend says which is which
 
 
 def test_charts_set_no_global_theme():

@@ -8,7 +8,9 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
+import vl_convert
 from PIL import Image
 from vega import JUPYTERLAB, OWN, marks
 
@@ -37,6 +39,35 @@ def test_timelines_and_sequences_below_each_other_share_time(runs):
     for drawn, shared in ((timelines, True), (sequences, True), (timelines[:1], False)):
         assert (charts.stack(drawn).to_dict()["resolve"]["scale"].get("x") == "shared") is shared
     assert "x" not in charts.stack([timelines[0], sequences[0]]).to_dict()["resolve"]["scale"]
+
+
+def test_names_at_the_ends_of_lines_lie_below_each_other_in_a_stack_too():
+    """An expression of a chart in a stack finds its scale, which Vega-Lite has renamed."""
+    ends = {"asp": (10.0, 0.90), "bsp": (10.0, 0.91), "ssp": (0.5, 0.5)}
+    lines = pd.DataFrame(
+        {"label": name, "time_s": at, "val_accuracy": value, "event": None}
+        for name, end in ends.items()
+        for at, value in ((0.0, 0.1), end)
+    )
+    alone = charts.curve(lines[lines["label"] != "ssp"])
+    early = charts.curve(lines[lines["label"] == "ssp"].assign(event=["begins", None]))
+    falls = lines[lines["label"] != "ssp"].replace({"asp": "stops early", "bsp": "goes on"})
+    falls["val_loss"] = [2.3, 0.4, 2.3, 0.3]
+    falls["time_s"] = [0.0, 4.0, 0.0, 10.0]
+    sheet = charts.stack([alone, early, charts.curve(falls, "val_loss")])
+    for spec, version in ((sheet.to_dict(), OWN), (live(sheet.to_dict()), JUPYTERLAB)):
+        texts = {
+            found[3]: (float(found[2]), found[1])
+            for found in re.finditer(
+                r'text-anchor="(\w+)" transform="translate\([\d.]+,([-\d.]+)\)"[^>]*>([^<]+)<',
+                vl_convert.vegalite_to_svg(spec, vl_version=version),
+            )
+        }
+        (upper, _), (lower, _) = texts["bsp  91.0\u00a0%"], texts["asp  90.0\u00a0%"]
+        assert lower - upper >= 15
+        assert texts["begins"][1] == "start"  # there is no room before it
+        ends = [texts[words][1] for words in ("stops early  0.4", "goes on  0.3")]
+        assert ends == ["start", "end"]  # beside a line that falls, where there is room
 
 
 def test_charts_are_written_to_files_as_altair_writes_them(runs, tmp_path):

@@ -23,12 +23,13 @@ from psbench.results.report import write_report
 from psbench.results.run import Run
 from psbench.results.text import two_digits
 from psbench.runs.comparing import compare
+from psbench.runs.execution import run as execute
 
 
 class Elements(HTMLParser):
     """What a page would load, and whether its elements are closed."""
 
-    VOID = frozenset({"meta", "line", "br", "link", "img", "input"})
+    VOID = frozenset({"meta", "line", "br", "wbr", "link", "img", "input"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -340,6 +341,47 @@ def test_a_notebook_shows_the_table(comparison):
     assert "strategy_switch" in shown
 
 
+#: pixels by which something is wider than its place
+OVER = "it => it.getBoundingClientRect().right - it.parentElement.getBoundingClientRect().right"
+#: lines of text in each place of the first table
+LINES = """(place) => [...document.querySelector('.fits > table').querySelectorAll(place)].map(it => {
+  const text = document.createRange(); text.selectNodeContents(it);
+  const boxes = [...text.getClientRects()].filter(box => box.height > 9);  // not the line of a chart
+  return new Set(boxes.map(box => Math.round(box.top))).size; })"""
+NAMES = ["All-Reduce with a momentum of 0.9", "delay_compensated_asp_with_lambda_0.04", "ASP", "ssp_of_3"]
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_first_table_of_eight_long_names_fits_on_a_screen(runs, tmp_path):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = Path("/usr/bin/chromium")
+    if not chromium.exists():
+        pytest.skip("no Chromium")
+    costs = {"busy_watts": 100.0, "idle_watts": 40.0, "price_per_hour": 3.6}
+    cluster = {"workers": 3, "speed": [1, 1, 0.5], "costs": costs}
+    priced = [execute(run.experiment.but(cluster=cluster, stop={"epochs": 1})) for run in runs[:2]]
+    named = [other(run, name=name, meta={"name": name}) for name in NAMES for run in priced]
+    found = compare([*named, *(live(run, f"{run.meta['name']}, live") for run in named)])
+    assert len(found.groups) == 8
+    path = found.report(tmp_path / "r.html")
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(chromium), args=["--no-sandbox"])
+        page = browser.new_context(java_script_enabled=False).new_page()  # no chart is needed here
+        for width in (1366, 1024):
+            page.set_viewport_size({"width": width, "height": 768})
+            page.goto(path.as_uri())
+            assert page.locator(".fits > table").evaluate(OVER) <= 1
+            assert page.evaluate("() => document.documentElement.scrollWidth") == width
+            if width == 1366:
+                assert {*page.evaluate(LINES, "tbody td")} == {1}
+                assert max(page.evaluate(LINES, "th")) == 2
+        shown = page.locator(".fits thead th").all_text_contents()
+        assert {"virtual time (s)", "wall time (s)", "val. accuracy", "idle", "energy (J)"} <= {*shown}
+        assert {*shown} < {*found.cells()[0]}
+        browser.close()
+
+
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
@@ -359,11 +401,12 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
     with sync_api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=str(chromium), args=flags)
         page = browser.new_context(color_scheme=scheme, offline=True).new_page()
+        page.set_default_timeout(240_000)
         said: list[str] = []
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(path.as_uri())
-        page.wait_for_selector("body[data-state=drawn]", timeout=240_000)
+        page.wait_for_selector("body[data-state=drawn]")
         assert violations(page, "body") == []
         assert page.locator(".chart svg").count() == page.locator(".chart").count() > 20
         page.locator("select[data-chart]").first.select_option("epoch")
@@ -371,18 +414,8 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
             "document.querySelector('#chart-0 svg').textContent.includes('epochs (samples')"
         )
         page.set_viewport_size({"width": 1366, "height": 768})
-        lines = (
-            "[...document.querySelector('section table').querySelectorAll('tbody td')].map(it => { "
-            "const text = document.createRange(); text.selectNodeContents(it); "
-            "return text.getClientRects().length; })"
-        )
-        assert {*page.evaluate(lines)} == {1}  # a value stands beside its interval
-        widest = (
-            "Math.max(...[...document.querySelectorAll('.chart svg, section > .wide > table')].map(OVER))"
-        )
-        over = widest.replace(
-            "OVER", "it => it.getBoundingClientRect().right - it.parentElement.getBoundingClientRect().right"
-        )
+        assert {*page.evaluate(LINES, "tbody td")} == {1}  # a value stands beside its interval
+        over = f"Math.max(...[...document.querySelectorAll('.chart svg, .fits > table')].map({OVER}))"
         page.wait_for_function(f"{over} <= 1")
         page.set_viewport_size({"width": 1024, "height": 800})
         page.wait_for_function(f"{over} <= 1")  # no table and no chart is cut off on a screen
@@ -391,7 +424,7 @@ def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path
             "[...document.querySelectorAll('.role-legend-label text')].filter((it) => "
             "it.getBoundingClientRect().top < it.closest('svg').getBoundingClientRect().top - 1).length"
         )
-        page.wait_for_function(f"{cut} === 0", timeout=60_000)
+        page.wait_for_function(f"{cut} === 0")
         page.emulate_media(media="print")
         page.add_style_tag(content="main { width: 688px }")  # A4 with its margins; the window has its size
         page.wait_for_function(f"{over} <= 1")  # nor on paper

@@ -143,7 +143,9 @@ def _ending(recorded: Recording, whom: int, end_s: float, when: str) -> str:
     ):
         for time_s, arrived_s in zip(own[column], own["arrived_s"], strict=True):
             if np.isclose(time_s, end_s, rtol=1e-9, atol=0):
-                return text.format(whom, _last(recorded.clocks, "clock", float(arrived_s), whom), when)
+                clocks = recorded.clocks
+                own_clocks = clocks["clock"][(clocks["worker"] == whom) & (clocks["time_s"] >= arrived_s)]
+                return text.format(whom, own_clocks[0], when)  # a switch may change it at that instant
     return f"The wait ends {when}."
 
 

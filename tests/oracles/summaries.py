@@ -304,7 +304,8 @@ def warnings_of(run: Run) -> list[str]:
     found += [f"lost during the run: worker{plural} {', '.join(map(str, lost))}"] if lost else []
     left = [push for push in pushes_of(rows) if push.fate == "buffered"]
     if left:
-        found.append(f"{len(left)} pushes were still buffered at the end and changed nothing")
+        noun = ("push was", "pushes were")[len(left) > 1]
+        found.append(f"{len(left)} {noun} still buffered at the end and changed nothing")
     return found
 
 

@@ -23,6 +23,9 @@ AUDIT = (Path(__file__).parent / "audit.js").read_text()
 AXE = ROOT / "widgets" / "psbench_widgets" / "js" / "node_modules" / "axe-core" / "axe.min.js"
 VIOLATIONS = """async (place) => (await axe.run(place, { resultTypes: ['violations'] })).violations
   .flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html.slice(0, 160)}`))"""
+#: waits until the page has done what it is at, and drawn it; one that always moves is never idle
+IDLE = """() => new Promise((done) =>
+  requestIdleCallback(() => requestAnimationFrame(() => done()), { timeout: 200 }))"""
 #: between two looks at a page: each is a message there and back, through three processes
 PAUSE_MS = 200
 #: about the room that a notebook cell has beside JupyterLab's file browser and the cell's prompt
@@ -172,12 +175,14 @@ class Direct:
             self.web.wait_for_timeout(PAUSE_MS)
 
     def settle(self, ms: int = 400) -> None:
-        """Let charts draw and answers arrive."""
+        """Let charts draw and answers arrive: for some time, and until a page on a busy machine is idle."""
         until = time.monotonic() + ms / 1000
         while time.monotonic() < until:
             self.flush()
             self.web.wait_for_timeout(PAUSE_MS)
-        self.flush()
+        self.web.evaluate(IDLE)
+        self.flush()  # what was answered to what the page has asked for until now
+        self.web.evaluate(IDLE)
 
     def over(self, words: str) -> None:
         """Wait until the panel says what became of a run."""

@@ -91,6 +91,24 @@ test("what the piece does not know is asked of the whole log", () => {
   assert.equal(last.step("event"), false);
 });
 
+test("a long run without a wait is shown where the moment is, wherever that was moved to", () => {
+  const moment = new Asking();
+  moment.take([piece(0, 1, 1)], { live: true });
+  // at the end of a run that is followed its last piece is here, and no other is asked for
+  assert.equal(moment.take([piece(90, 100, 100)], {}), "piece");
+  assert.ok(moment.recordings[0].begin > 0);
+  assert.deepEqual([moment.isLoaded(), moment.questions], [true, []]);
+  assert.equal(moment.step("wait", false, -1), undefined);
+  moment.go(5); // while it is looked for
+  assert.deepEqual([moment.isLoaded(), moment.questions.length], [false, 1]);
+  moment.nowhere();
+  assert.deepEqual(moment.questions.slice(1), [5]);
+  moment.take([piece(0, 10, 100)], { at: 5 });
+  assert.deepEqual([moment.now, moment.isLoaded()], [5, true]);
+  moment.nowhere();
+  assert.equal(moment.questions.length, 2);
+});
+
 test("the next piece is fetched ahead, once", () => {
   const moment = new Asking();
   moment.take([piece(50, 60, 100)], {});

@@ -14,6 +14,9 @@ from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench_widgets.bridge import Bridge, Job, JobStatus
 
+#: seconds in which a thread answers on however busy a machine
+LONG_S = 240
+
 
 class Ear:
     """A listener that writes down what it is told."""
@@ -78,7 +81,7 @@ def test_twenty_thousand_rows_in_order_and_complete(ear: Ear, experiment: Experi
 
     bridge = Bridge(ear, work, interval_s=0.005)
     bridge.submit(experiment)
-    assert bridge.wait(120)
+    assert bridge.wait(LONG_S)
     assert ear.ids[1] == list(range(20_000))
     assert ear.told == [(1, "queued"), (1, "running"), (1, "finished")]
     assert ear.threads == {"psbench-pump"}
@@ -103,7 +106,7 @@ def test_rows_of_the_log_arrive_before_the_outcome(ear: Ear, experiment: Experim
     bridge = Bridge(ear, work)
     for _ in range(5):
         bridge.submit(experiment)
-    assert bridge.wait(30)
+    assert bridge.wait(LONG_S)
     ends = [rows for (_, status), rows in zip(ear.told, seen, strict=True) if status == "finished"]
     assert ends == [500] * 5
     # one after the other, each in the order of a job's life
@@ -118,7 +121,7 @@ def test_a_failing_run_shows_its_traceback_and_the_next_one_runs(ear: Ear, exper
 
     bridge = Bridge(ear, work)
     first, second = bridge.submit(experiment), bridge.submit(experiment)
-    assert bridge.wait(30)
+    assert bridge.wait(LONG_S)
     assert (first.status, second.status) == ("failed", "finished")
     assert "in worker 3" in first.error
     assert "in work" in first.error  # the run's own traceback, down to its line
@@ -136,11 +139,11 @@ def test_stop_ends_what_runs_and_cancels_what_waits(ear: Ear, experiment: Experi
 
     bridge = Bridge(ear, work)
     running, waiting = bridge.submit(experiment), bridge.submit(experiment)
-    assert started.wait(10)
+    assert started.wait(LONG_S)
     bridge.stop(waiting)
     assert waiting.status == "cancelled"
     bridge.stop()
-    assert bridge.wait(30)
+    assert bridge.wait(LONG_S)
     assert running.status == "stopped"
 
 
@@ -152,18 +155,18 @@ def test_a_run_that_is_stopped_while_it_starts_ends_without_an_error(
     def work(job: Job) -> Run:
         if job.number == 1:
             begun.set()
-            assert ended.wait(30)  # what takes its time to end, as processes do
+            assert ended.wait(LONG_S)  # what takes its time to end, as processes do
             job.control.check()
         return over(job, EventLog())
 
     bridge = Bridge(ear, work)
     first, second = bridge.submit(experiment), bridge.submit(experiment)
-    assert begun.wait(10)
+    assert begun.wait(LONG_S)
     bridge.stop()
     assert (first.status, first.error, bridge.current) == ("stopped", "", None)
     assert second.status == "queued"  # until nothing of the first is left
     ended.set()
-    assert bridge.wait(30)
+    assert bridge.wait(LONG_S)
     assert (first.status, first.error, first.run) == ("stopped", "", None)
     assert [told for told in ear.told if told[0] == 1][-1] == (1, "stopped")
     assert second.status == "finished"
@@ -181,7 +184,7 @@ def test_a_failure_during_a_stop_is_shown(ear: Ear, experiment: Experiment) -> N
     while job.log is None:
         time.sleep(0.005)
     bridge.stop()
-    assert bridge.wait(30)
+    assert bridge.wait(LONG_S)
     assert job.status == "failed"
     assert "while it stopped" in job.error
 
@@ -194,7 +197,7 @@ def test_close_stops_everything_and_leaves_no_thread(ear: Ear, experiment: Exper
 
     bridge = Bridge(ear, work)
     jobs = [bridge.submit(experiment) for _ in range(3)]
-    assert bridge.close(30)
+    assert bridge.close(LONG_S)
     assert bridge.threads == []
     assert all(job.is_over for job in jobs)
     with pytest.raises(RuntimeError, match="closed"):
@@ -208,7 +211,7 @@ def test_a_listener_that_fails_does_not_end_the_run(ear: Ear, experiment: Experi
     ear.on_tick = broken  # type: ignore[method-assign]
     bridge = Bridge(ear, lambda job: over(job, EventLog()))
     job = bridge.submit(experiment)
-    assert bridge.wait(30)
+    assert bridge.wait(LONG_S)
     assert job.status == "finished"
     assert any("a chart" in text for text in ear.trouble)
 
@@ -216,7 +219,7 @@ def test_a_listener_that_fails_does_not_end_the_run(ear: Ear, experiment: Experi
 def test_a_real_run_is_shown_whole(ear: Ear, experiment: Experiment) -> None:
     bridge = Bridge(ear)
     job = bridge.submit(experiment)
-    assert bridge.wait(60)
+    assert bridge.wait(LONG_S)
     assert job.status == "finished", job.error
     assert job.run is not None
     np.testing.assert_array_equal(ear.ids[1], job.run.log.rows()["id"])
@@ -230,7 +233,7 @@ def test_a_log_that_goes_back_is_sent_from_its_beginning(ear: Ear, experiment: E
     def work(job: Job) -> Run:
         log = EventLog()
         write(job, log, range(30))
-        assert seen.wait(10)
+        assert seen.wait(LONG_S)
         log.truncate(10, 1)
         write(job, log, range(100, 110))
         return over(job, log)
@@ -285,8 +288,8 @@ def test_a_run_of_a_cluster_is_controlled_and_is_left_with_the_panel(
         time.sleep(0.005)
     if not is_left:
         bridge.stop(job)
-        assert bridge.wait(10)
-    assert bridge.close(10)
+        assert bridge.wait(LONG_S)
+    assert bridge.close(LONG_S)
     assert run.asked == ["switch to 1"] + ([] if is_left else ["stop"])
     assert ear.told[-1] == (job.number, "cancelled" if is_left else "stopped")
     rows = ear.ids[job.number]

@@ -53,6 +53,15 @@ SHOWN = """() => { const stage = document.querySelector('.psb-lab').stage;
    phases: [...document.querySelectorAll('.psb-node')].map((e) => e.dataset.phase) }; }"""
 
 
+#: pauses where it plays beyond a moment: by hand that would come late on a busy machine, perhaps at the end
+PAUSES = """(t) => {
+  const look = () => {
+    if (document.querySelector('.psb-lab').stage.now <= t) return requestAnimationFrame(look);
+    document.querySelector('.psb-play').click();
+    window.paused = true; };
+  look(); }"""
+
+
 DRAWN = """() => {
   const room = document.getElementById('scroll').getBoundingClientRect();
   window.isInSight = (each) => {
@@ -133,11 +142,10 @@ def test_a_run_under_way_and_a_long_one_are_shown_as_they_were(panel: Direct, sc
     panel.settle(100)
     before = seen(panel)
     web.select_option(".psb-speed", "10")
-    piece = "() => document.querySelector('.psb-lab').stage.films[0].recording.end"
-    edge = web.evaluate(piece)
+    edge = web.evaluate("document.querySelector('.psb-lab').stage.films[0].recording.end")
+    web.evaluate(PAUSES, edge)
     web.click(".psb-play")
-    panel.wait("(t) => document.querySelector('.psb-lab').stage.now > t", argument=edge)
-    web.click(".psb-play")
+    panel.wait("() => window.paused")
     played = seen(panel)
     assert played["now"] > edge > before["now"]
     assert played["drawn"] == 4
@@ -175,7 +183,9 @@ def run_it(panel: Direct, number: int) -> None:
     panel.settle(300)
 
 
-def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Direct) -> None:
+def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(
+    short: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
     web = short.web
     machines(web)
     speed = '.psb-section-cluster [data-field="speed"]'
@@ -191,9 +201,16 @@ def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Dir
 
     short.lab.experiment = SHORT.but(strategy="asp")
     short.settle(300)
-    run_it(short, 1)
-    web.click(".psb-first-wait")
-    assert web.text_content(".psb-why") == "No worker waited for another in this run."
+    # of a long run the page has the last piece; a wait is looked for in all others, and there is none
+    with monkeypatch.context() as pieces:
+        pieces.setattr(playback, "MOST_SPANS", 100)
+        run_it(short, 1)
+        assert web.evaluate("() => document.querySelector('.psb-lab').stage.films[0].recording.begin") > 0
+        assert web.get_attribute(".psb-stage", "data-loaded") == "true"
+        assert web.locator(".psb-loading").count() == 0
+        web.click(".psb-first-wait")
+        nobody = "No worker waited for another in this run."
+        short.wait("(words) => document.querySelector('.psb-why').textContent === words", argument=nobody)
     short.lab.experiment = SHORT
     short.settle(300)
     run_it(short, 2)
@@ -211,13 +228,11 @@ def test_it_is_said_which_run_is_shown_and_of_which_span_every_sum_is(short: Dir
     first = whole.next("wait", -1.0)
     for at, waiting in ((first / 2, False), (first * 4, True)):
         web.evaluate("(t) => document.querySelector('.psb-lab').stage.go(t, true)", at)
-        up_to = f"up to {at:.4g} s"
-        told = "(w) => document.querySelector('[data-key=idle] .psb-chart-note').textContent.startsWith(w)"
-        short.wait(told, argument=up_to)
+        for key in ("idle", "time_use", "share", "staleness", "bytes"):
+            says = f"([key, words]) => ({note})(key).startsWith(words)"
+            short.wait(says, argument=[key, f"up to {at:.4g} s"])
         shares = {r["worker"]: r["fraction"] for r in rows(short.lab, "time_use") if r["phase"] == "wait"}
         assert bool(rows(short.lab, "idle")) is waiting is any(shares.values())
-        for key in ("time_use", "share", "staleness", "bytes"):
-            assert web.evaluate(note, key).startswith(up_to)
         assert web.evaluate(note, "val_accuracy") == "whole run"
         # the tree is of the gradients applied by then, of which the last dozen are drawn
         applied = int((short.lab.finished[-1].log.of_kind(Kind.APPLY)["time_s"] <= at).sum())
@@ -267,7 +282,7 @@ def test_a_switch_by_hand_lands_where_the_watched_run_was(short: Direct) -> None
     short.lab.experiment = LONG.but(strategy=manual)
     short.settle(200)
     web.select_option(".psb-pace", "10")
-    number = len(short.lab.runs) + 1
+    number, clicked = len(short.lab.runs) + 1, time.monotonic()
     web.click(".psb-run")
     short.wait(
         "(key) => { const { stage } = document.querySelector('.psb-lab');"
@@ -278,7 +293,7 @@ def test_a_switch_by_hand_lands_where_the_watched_run_was(short: Direct) -> None
     for _ in range(3):  # what is shown follows the run, which is far on after so many drawings otherwise
         shown = web.evaluate("document.querySelector('.psb-lab').stage.end")
         short.wait("(t) => document.querySelector('.psb-lab').stage.end > t", argument=shown)
-    assert end_of(log.rows()) < 150
+    assert end_of(log.rows()) < 10 * (time.monotonic() - clicked) + 100
     before, began = end_of(log.rows()), time.monotonic()
     web.click(".psb-switch")
     short.wait("() => document.querySelector('.psb-words').textContent.includes(', asp')")
@@ -302,12 +317,58 @@ WORK_A_FRAME = """() => {
   }
   const seen = new MutationObserver(() => {});
   seen.observe(document.querySelector('.psb-watch'), { subtree: true, childList: true });
-  for (let i = 0; i < 10; i++) stage.go(stage.end * (0.3 + 0.01 * i), true);
+  const film = (frame) => stage.go(stage.end * (0.3 + frame / 600), true); // the whole run in ten seconds
+  film(0);
+  strokes = 0;
+  for (let frame = 1; frame <= 10; frame++) film(frame);
   Object.assign(pen, own);
   const added = seen.takeRecords().flatMap((each) => [...each.addedNodes]);
   const put = added.filter((each) => each.querySelectorAll);
   const elements = put.reduce((sum, each) => sum + 1 + each.querySelectorAll('*').length, 0);
   return { strokes: strokes / 10, elements: elements / 10 }; }"""
+
+
+#: whether the timeline is the same, pixel by pixel, if nothing is kept of its bands
+KEPT_AND_ANEW = """() => {
+  const { stage } = document.querySelector('.psb-lab');
+  const { timeline } = stage.films[0];
+  const canvas = document.querySelector('.psb-timeline-canvas');
+  const pixels = () => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  const isKept = () => {
+    const kept = pixels();
+    timeline.bands.forget();
+    stage.draw();
+    const anew = pixels();
+    return kept.some((value) => value) && kept.every((value, i) => value === anew[i]);
+  };
+  const found = [];
+  for (const zoom of [1, 0.5, 4]) {
+    stage.rescale(zoom);
+    for (const from of [0.2, 0.7, 0.1]) { // forwards and back
+      for (let frame = 0; frame < 40; frame++) stage.go(stage.end * (from + frame / 600), true);
+      found.push(isKept());
+    }
+    stage.rescale(0.97);
+    found.push(isKept());
+    canvas.parentElement.style.width = `${500 + 100 * zoom}px`;
+    stage.draw();
+    found.push(isKept());
+    canvas.parentElement.style.width = '';
+  }
+  stage.zoom = 1;
+  stage.draw();
+  return found; }"""
+
+
+#: how opaque each band is on the last pixel of the run
+AT_THE_END = """() => {
+  const { stage } = document.querySelector('.psb-lab');
+  const { timeline } = stage.films[0];
+  stage.go(stage.end, true);
+  const pen = document.querySelector('.psb-timeline-canvas').getContext('2d');
+  const opaque = (x, y) => pen.getImageData(...[x, y].map((at) => at * devicePixelRatio), 1, 1).data[3];
+  return timeline.shown.slice(1, 9).map((_, i) =>
+    opaque(timeline.width - timeline.right - 1, (i + 1.5) * timeline.row)); }"""
 
 
 def repeated(one: Recording, times: int) -> Recording:
@@ -365,6 +426,11 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
         Math.round((i + 0.5) * timeline.row * devicePixelRatio), 1, 1).data[3] > 0).length; }"""
     assert short.web.evaluate(drawn) == 10
 
+    # what is kept of the bands is as if it were drawn anew: played, jumped back, zoomed, with another size
+    assert set(short.web.evaluate(KEPT_AND_ANEW)) == {True}
+
+    assert min(short.web.evaluate(AT_THE_END)) > 0  # up to the edge
+
     # four times as many cost no more strokes and no more elements a frame
     few = short.web.evaluate(WORK_A_FRAME)
     own = recording(short.lab.finished[-1].log, [3])
@@ -373,7 +439,7 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
     short.web.evaluate(show, json.dumps(plain))
     most = short.web.evaluate(WORK_A_FRAME)
     assert len(short.web.evaluate(rows_shown)) == 13
-    assert 100 < few["strokes"] < 4000
+    assert 50 < few["strokes"] < 800, few  # of the bands only what has come into view
     assert few["elements"] < 100  # what is drawn again stays in the page
     for kind, least in (("strokes", 0), ("elements", 100)):
         assert most[kind] < max(least, 1.3 * few[kind]), (few, most)

@@ -25,7 +25,7 @@ from psbench.results.run import Run
 from psbench_widgets import Lab
 from psbench_widgets.opening import EXPERIMENT, FILE, recorded
 
-from .direct import BESIDE, Direct
+from .direct import BESIDE, Direct, violations
 from .jupyter import PICTURES, ROOT
 from .test_browser_lab import all_settings, machines
 
@@ -140,6 +140,11 @@ def test_without_a_run_it_opens_with_a_recorded_one_that_plays(panel: Direct, sc
     panel.shot(screenshots / "lab-messages.png")
     assert panel.audit() == []
     web.select_option(".psb-drawn-as", "machines")
+    web.click(".psb-play")
+    film = json.loads(FILE.read_text())["film"]
+    film["about"]["key"] = "run 7"
+    web.evaluate("film => document.querySelector('.psb-lab').stage.show([film])", film)  # while another plays
+    assert web.evaluate(now) == whole.next("wait", -1.0)
 
 
 def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
@@ -202,7 +207,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert why == told(whole, now, whole.end_s)
     under = panel.web.locator(".psb-node").first.locator("text").all_text_contents()
     assert under[0] == "0"
-    assert under[1].startswith("step ")
+    assert under[1].endswith(" done")
     assert under[2] == "4 ahead"
     panel.shot(screenshots / "lab-wait-light.png")
 
@@ -236,6 +241,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     beside = panel.web.text_content(".psb-result p")
     assert beside.startswith("asp at ")
     assert f"{100 * fork['val_accuracy']:.1f}\u00a0% in {fork['time_s']:.3g}\u00a0s" in beside
+    assert beside.endswith(f"{fork['staleness']:.1f} versions stale: staler, and as accurate.")
     inside = "(e) => e.scrollHeight <= e.clientHeight"
     assert panel.web.locator(".psb-why").evaluate(inside)  # both sentences, whole
     panel.shot(screenshots / "lab-fork-light.png")
@@ -253,10 +259,9 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
 def all_parts_are_at_one_moment(panel: Direct, at_s: float) -> None:
     """Sums, counts and the tree of a run that is over follow to where the film stands; headings say so."""
     note = "(key) => document.querySelector(`[data-key=${key}] .psb-chart-note`).textContent"
-    up_to = f"up to {at_s:.4g} s"
-    panel.wait(f"(words) => ({note})('idle').startsWith(words)", argument=up_to)
+    says = f"([key, words]) => ({note})(key).startsWith(words)"
     for key in ("time_use", "idle", "share", "staleness", "bytes"):
-        assert panel.web.evaluate(note, key).startswith(up_to)
+        panel.wait(says, argument=[key, f"up to {at_s:.4g} s"])
     for key in ("trade", "val_accuracy"):  # a result of the whole run, and a curve with the moment in it
         assert panel.web.evaluate(note, key).startswith("whole run")
     applied_s = panel.lab.finished[0].log.of_kind(Kind.APPLY)["time_s"]
@@ -539,6 +544,11 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
     assert panel.audit() == []
     assert panel.web.evaluate(CUT) == []  # no name either, however long
     if (tab, width) == ("watch", 705):  # all settings open beside Run, not below everything
+        the_sentence_stays_in_its_box(panel)
+        tell = "text => document.querySelector('.psb-lab').stage.tell(text)"
+        panel.web.evaluate(tell, "A long sentence. " * 40)
+        assert violations(panel.web, ".psb-why") == []  # whatever does not fit is scrolled by keys
+        panel.web.evaluate(tell, "")
         if panel.web.get_attribute(".psb-predict", "open") is None:
             panel.web.click(".psb-predict > summary")
         panel.settle(200)

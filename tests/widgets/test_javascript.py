@@ -16,7 +16,9 @@ from oracles.moment import told
 from psbench.core.log import EventLog, Kind
 from psbench.experiment import Experiment
 from psbench.metrics.recording_reader import recording
+from psbench.results.run import Run
 from psbench.runs.execution import run
+from psbench.runs.fork import Fork, fork
 from psbench_widgets.frontend import STATIC
 from psbench_widgets.playback import bounds_of, film
 
@@ -66,27 +68,54 @@ console.log(JSON.stringify(times.map((t) => sentence(recording.at(t), how).join(
 """
 
 
-@pytest.mark.parametrize("strategy", ["bsp", "ssp", "k_bsp", "all_reduce", "d_psgd"])
-def test_sentences_of_sixty_moments_are_true_of_the_log(strategy: str) -> None:
-    """Who waits, for whom, why, and which push of whom ends the wait."""
+CLUSTER = {"workers": 4, "speed": [1, 1, 1, 0.4]}
+
+
+def experiment(strategy: str) -> Experiment:
+    return Experiment(strategy=strategy, cluster=CLUSTER, stop={"updates": 60}, timing_only=True)
+
+
+def sentences(done: Run, times: list[float]) -> list[str]:
+    """Return what the page says of moments of a run."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("no node found: install Node.js 20 or newer to test the page's half")
-    cluster = {"workers": 4, "speed": [1, 1, 1, 0.4]}
-    done = run(Experiment(strategy=strategy, cluster=cluster, stop={"updates": 60}, timing_only=True))
-    recorded = recording(done.log, bounds_of(done.experiment))
-    times = np.random.default_rng(7).uniform(0, recorded.end_s, 60).tolist()
-    asked = json.dumps({"film": film(done.experiment, done.log, strategy, strategy), "times": times})
+    asked = json.dumps({"film": film(done.experiment, done.log, "run", "run"), "times": times})
     command = [node, "--input-type=module", "-e", SENTENCES]
     said = subprocess.run(command, input=asked, cwd=SOURCES, capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, said.stderr
-    sentences = json.loads(said.stdout)
-    assert sentences == [told(recorded, at, recorded.end_s) for at in times]
-    ends = [(at, found) for at, each in zip(times, sentences, strict=True) for found in ENDING.findall(each)]
-    assert len(ends) >= 4
-    for at, (worker, step, left, unit) in ends:
-        left_s = float(left) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit]  # of three digits
-        assert pushed(done.log, int(worker), int(step)) - at == pytest.approx(left_s, rel=0.01)
+    found: list[str] = json.loads(said.stdout)
+    recorded = recording(done.log, bounds_of(done.experiment))
+    assert found == [told(recorded, at, recorded.end_s) for at in times]
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "ssp", "k_bsp", "all_reduce", "d_psgd"])
+def test_sentences_of_sixty_moments_are_true_of_the_log(strategy: str) -> None:
+    """Who waits, for whom, why, and which push of whom ends the wait."""
+    done = run(experiment(strategy))
+    times = np.random.default_rng(7).uniform(0, recording(done.log).end_s, 60).tolist()
+    assert len(ends_of_waits(done, times)) >= 4
+
+
+def ends_of_waits(done: Run, times: list[float]) -> list[str]:
+    """Return the workers whose push is said to end a wait, each at the time at which that push did."""
+    workers = []
+    for at, said in zip(times, sentences(done, times), strict=True):
+        for worker, step, left, unit in ENDING.findall(said):
+            left_s = float(left) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit]  # of three digits
+            assert pushed(done.log, int(worker), int(step)) - at == pytest.approx(left_s, rel=0.01)
+            workers.append(worker)
+    return workers
+
+
+def test_a_push_that_ends_a_switch_has_the_number_that_it_had_before() -> None:
+    """The switch makes all clocks equal at the instant at which the last push arrives."""
+    before = run(experiment("ssp"))
+    at_s = recording(before.log, [3]).next("wait", -1.0)
+    assert at_s is not None
+    done = run(fork(before, Fork(at_s, strategy="asp")))
+    assert ends_of_waits(done, [at_s + 1e-6]) == ["3"]
 
 
 ENDING = re.compile(r"Worker (\d+)(?:'s| ends its) step (\d+)(?: arrives)? in ([\d.]+) (s|ms|µs)")

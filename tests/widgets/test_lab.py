@@ -215,7 +215,7 @@ def test_while_processes_start_the_page_is_told_which_is_at_what(panel: Panel) -
         job.start.place({"coordinator": "tcp://a"})
         job.start.reach("coordinator", "torch loaded")
         seen.set()
-        assert ended.wait(30)
+        assert ended.wait(120)
         job.control.check()
         raise AssertionError("it was stopped")
 
@@ -223,8 +223,8 @@ def test_while_processes_start_the_page_is_told_which_is_at_what(panel: Panel) -
     shown = threading.Event()
     panel.observe(lambda change: shown.set() if change["new"].get("starting") else None, "status")
     panel.click(BRIEF)
-    assert seen.wait(30)
-    assert shown.wait(30)
+    assert seen.wait(120)
+    assert shown.wait(120)
     status = panel.status
     assert status["beginning"]  # the charts of the run before are put away
     assert status["starting"]["stages"] == ("process up", "torch loaded", "data read", "met")

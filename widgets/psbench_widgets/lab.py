@@ -451,7 +451,9 @@ class _Requests:
     def _on_beside(self, message: dict[str, Any]) -> None:
         view, table = self._runner.view, self._runner.table
         first, other = view.shown_number, message["number"]
-        if self._runner.bridge.current is None and first in table and first != other:
+        if first not in table or first == other:
+            self._on_show(message)  # alone: the page waits for the run that it has announced
+        elif self._runner.bridge.current is None:
             view.show(table[first], table[other])
 
     def _on_python(self, message: dict[str, Any]) -> None:

@@ -100,7 +100,7 @@ def gaps(
     --------
     >>> came = {"idle_fraction": [0.4, 0.0], "final": {"val_accuracy": 0.95}, "time_s": 2.0}
     >>> gaps(Prediction(most_waiting=1), came)[0]["text"]
-    'You expected worker 1 to wait most (0\xa0% of its time); it was worker 0 (40\xa0%).'
+    'You expected worker 1 to wait most: it waited 0\xa0% of its time, worker 0 waited most (40\xa0%).'
     """
     found = []
     if prediction.most_waiting is not None:
@@ -125,7 +125,10 @@ def _waiting(expected: int | str, idle: Sequence[float]) -> dict[str, Any]:
     own = idle[int(expected)] if int(expected) < len(idle) else 0.0
     if int(expected) == most:
         return _gap(f"You expected worker {expected} to wait most, and that was right: {came}.", True)
-    text = f"You expected worker {expected} to wait most ({_percent(own)} of its time); it was {came}."
+    text = (
+        f"You expected worker {expected} to wait most: it waited {_percent(own)} of its time, "
+        f"worker {most} waited most ({_percent(idle[most])})."
+    )
     return _gap(text, False)
 
 

@@ -45,8 +45,8 @@ _LARGEST = 1 << 30
 _ANSWER_S, _IDLE_S = 3.0, 15.0
 #: seconds in which steps are timed, of one worker of each machine at a time: as many as fit, at least one
 _STEPS_S = 25.0
-#: seconds in which links are timed: rounds of pairs, as many as fit, and at least so many
-_LINKS_S, _ROUNDS = 90.0, 2
+#: seconds in which links are timed: all to the server's worker, at least one round of pairs, more if they fit
+_LINKS_S = 90.0
 #: seconds between two lines of progress
 _LINE_EVERY_S = 5.0
 #: a link or worker is reported if it is so many times slower than the median
@@ -80,9 +80,10 @@ class Diagnosis:
     """The findings; `problems` in words. Links are by (from, to), steps by Dask worker.
 
     `steps` were timed on at least one worker of each machine, and not on all where that would take too long.
-    `links` were timed in pairs of workers, each worker in one pair at a time, and not all pairs where that
-    would take too long; `at_once` are those to the server's worker, all at the same time. `placed` says where
-    the roles of a run would be now, as far as there is room.
+    `links` were timed in pairs of workers, each worker in one pair at a time: all those to the server's
+    worker, and of the others not all where that would take too long. `at_once` are those to the server's
+    worker, all at the same time. `placed` says where the roles of a run would be now, as far as there is
+    room.
     """
 
     workers: list[str]
@@ -98,6 +99,11 @@ class Diagnosis:
         return [self.placed[role] for role in roles] if self.placed.keys() >= set(roles) else None
 
     @property
+    def server(self) -> str:
+        """The worker on which the first server of a run would be."""
+        return self.placed.get(COORDINATOR, self.workers[0])
+
+    @property
     def num_machines(self) -> int:
         """The number of machines that the workers are on."""
         return len({get_address_host(worker) for worker in self.workers})
@@ -108,10 +114,9 @@ class Diagnosis:
         count, most = len(self.links), len(self.workers) * (len(self.workers) - 1)
         if count == most:
             return f"all {most:,} links were timed"
-        each = round(count / len(self.workers), 1)
         return (
-            f"{count:,} of {most:,} links were timed, {each:g} from each worker, as many as fit into "
-            f"{_LINKS_S:g} s; the others may be slower, or missing"
+            f"{count:,} of {most:,} links were timed, those to the server's worker first, as many as fit "
+            f"into {_LINKS_S:g} s; the others may be slower, or missing"
         )
 
     @property
@@ -208,8 +213,9 @@ def diagnose(
 ) -> Diagnosis:
     """Examine the cluster of an experiment with its model; takes up to two minutes.
 
-    Links are timed in rounds: in each, every worker is paired with another, and all pairs are timed at the
-    same time. Of many workers only the pairs of the rounds that fit into the time are timed.
+    First each worker's link to the server's worker is timed, alone, then links in rounds: in each, every
+    worker is paired with another, and all pairs are timed at the same time. Of many workers only the pairs of
+    the rounds that fit into the time are timed.
 
     Parameters
     ----------
@@ -318,29 +324,40 @@ class _Doctor:
         self._found.problems += slow_workers(self._found.steps)
 
     def _time_links(self) -> None:
-        found, began = self._found, time.monotonic()
-        if len(found.workers) < 2:
+        found, server, began = self._found, self._found.server, time.monotonic()
+        others = [worker for worker in found.workers if worker != server]
+        if not others:
             return
-        most, all_rounds = len(found.workers) * (len(found.workers) - 1), rounds(found.workers)
-        for number, pairs in enumerate(all_rounds, 1):
-            took = (time.monotonic() - began) / max(1, number - 1)
-            if number > _ROUNDS and time.monotonic() + took > began + _LINKS_S:
-                break
+        most = len(found.workers) * len(others)
+        limit = f"at most {_LINKS_S:g} s, or until one round is over"
+        for number, other in enumerate(others):
             self._progress(
-                f"links: {len(found.links):,} of {most:,} timed, in round {number} of {len(all_rounds)}; "
-                f"at most {_LINKS_S:g} s, unless {_ROUNDS} rounds take longer",
-                begins=number == 1,
+                f"links: {number:,} of {most:,} timed, first those to the server's worker; {limit}",
+                begins=not number,
+            )
+            self._time_pairs([(other, server)])
+        rounds_began, all_rounds = time.monotonic(), rounds(found.workers)
+        for number, pairs in enumerate(all_rounds):
+            took = (time.monotonic() - rounds_began) / max(1, number)
+            if number and time.monotonic() + took > began + _LINKS_S:
+                break
+            count = len(found.links)
+            self._progress(
+                f"links: {count:,} of {most:,} timed, in round {number + 1} of {len(all_rounds)}; {limit}",
+                begins=False,
             )
             for ways in (pairs, [(end, start) for start, end in pairs]):
-                with self._echoes([end for _, end in ways]) as addresses:
-                    found.links |= self._timed({pair: addresses[pair[1]] for pair in ways})
-        server = found.placed.get(COORDINATOR, found.workers[0])
-        others = [worker for worker in found.workers if worker != server]
+                self._time_pairs([pair for pair in ways if pair not in found.links])
         if len(others) > 1:
             self._on_step(f"links: {len(others)} at once to the server's worker")
             with self._echoes([server]) as addresses:
                 found.at_once = self._timed({(other, server): addresses[server] for other in others})
         found.problems += bad_links(found.links)
+
+    def _time_pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Time the links of pairs that have no worker in common at the same time."""
+        with self._echoes([end for _, end in pairs]) as addresses:
+            self._found.links |= self._timed({pair: addresses[pair[1]] for pair in pairs})
 
     def _timed(self, ways: Mapping[tuple[str, str], Address]) -> dict[tuple[str, str], Link | None]:
         """Time these links at the same time."""

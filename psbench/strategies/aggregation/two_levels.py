@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import PrivateAttr
 
@@ -101,6 +102,7 @@ class TwoLevels(AnsweredModels):
     #: pushes since the last merge, by region; and what is under way: when it arrives, its kind, its region
     _counts: dict[str, int] = PrivateAttr(default_factory=dict)
     _under_way: list[tuple[float, str, int]] = PrivateAttr(default_factory=list)
+    _membership: int = PrivateAttr(-1)  # for which the regions have begun
 
     def check(self, num_workers: int, global_batch: int) -> None:
         """Raise unless every region has a link, if links are given."""
@@ -125,7 +127,9 @@ class TwoLevels(AnsweredModels):
         (push,) = pushes
         done = self._arrivals(view.now)
         region = self.region(push.worker)
-        present = {self.region(worker) for worker in (*view.active, push.worker)}
+        joined = () if self._membership == view.membership else view.active
+        self._membership = view.membership
+        present = {self.region(worker) for worker in (*joined, push.worker)}
         new = [each for each in sorted(present) if f"{each}" not in self._counts]
         self._counts |= {f"{each}": 0 for each in new}
         done += [*(("begin", each) for each in new), ("push", region)]
@@ -153,6 +157,12 @@ class TwoLevels(AnsweredModels):
             return 0.0
         num_bytes = 4 * sum(size for _, size in view.layout)
         return num_bytes * _BITS / (self.region_links_mbit_s[region] * _MEGA)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is under way; a loaded part looks for new regions at its first push."""
+        state = super().state_dict()
+        del state["_membership"]
+        return state
 
     def update(self, x: Vector, pushes: Sequence[Pushed], state: State, step: Step) -> None:
         """Process due inter-region messages and the push, and reply with the region's model."""

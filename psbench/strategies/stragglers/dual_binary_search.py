@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from pydantic import PrivateAttr
 
 from psbench.core import Action, ClusterView, Orders, Push, Report, Status, Stragglers, Tell, parameter
@@ -110,6 +109,11 @@ class DualBinarySearch(Stragglers):
     _told: dict[str, list[float]] = PrivateAttr(default_factory=dict)  # seconds and steps since its last push
     _sizes: dict[str, list[int]] = PrivateAttr(default_factory=dict)  # last ordered, where not as at first
     _median: float = PrivateAttr(0.0)
+    #: the times of the members, by worker and in order, for one membership of the run
+    _ranks: dict[str, float] = PrivateAttr(default_factory=dict)
+    _ranked: list[float] = PrivateAttr(default_factory=list)
+    _membership: int = PrivateAttr(-1)
+    _first: int = PrivateAttr(0)  # samples of a first chunk; 0: not computed yet
 
     def on_report(self, report: Report, view: ClusterView) -> list[Action]:
         """Record a chunk's time; order another chunk size if it changes."""
@@ -136,21 +140,24 @@ class DualBinarySearch(Stragglers):
         if view.workers[worker].status == Status.NEW:
             self._times.pop(str(worker), None)
             self._sizes.pop(str(worker), None)
+            self._membership = -1
         return self._orders(worker, view)
 
     def _orders(self, worker: int, view: ClusterView) -> Orders:
         return self._size(worker, view)._asdict() | {"passes": self.passes}
 
-    def _most(self, workers: Sequence[int], view: ClusterView) -> int:
-        """Return the largest chunk that each of the workers can hold."""
+    def _most(self, held: int | None, view: ClusterView) -> int:
+        """Return the largest chunk for a memory that holds so many samples; None: not known."""
         most = self.max_samples or view.dataset_size
-        held = [max(1, view.capacity[worker] // CHUNKS_HELD) for worker in workers] if view.capacity else []
-        return min([most, *held])
+        return most if held is None else min(most, max(1, held // CHUNKS_HELD))
 
     def _size(self, worker: int, view: ClusterView) -> Size:
-        share = max(1, view.dataset_size // view.num_workers)
-        most = self._most(range(len(view.capacity)), view)
-        return Size(*self._sizes.get(str(worker), [min(self.chunk_samples, share, most), self.chunk_batch]))
+        if ordered := self._sizes.get(str(worker)):
+            return Size(*ordered)
+        if not self._first:
+            share = max(1, view.dataset_size // view.num_workers)
+            self._first = min(self.chunk_samples, share, self._most(min(view.capacity, default=None), view))
+        return Size(self._first, self.chunk_batch)
 
     def _resize(self, worker: int, seconds: float, steps: float, view: ClusterView) -> bool:
         """Record the time of a chunk, and return whether it changes the size of the next."""
@@ -158,7 +165,8 @@ class DualBinarySearch(Stragglers):
         target = self._target(worker, seconds, view)
         if target is None:
             return False
-        before, most = self._size(worker, view), self._most([worker], view)
+        held = view.capacity[worker] if view.capacity else None
+        before, most = self._size(worker, view), self._most(held, view)
         find = search if self.mode == "search" else search_of_the_code
         size = find(seconds / steps, self.passes, target, most, before.batch_size)
         self._sizes[str(worker)] = list(size)
@@ -166,30 +174,58 @@ class DualBinarySearch(Stragglers):
 
     def _target(self, worker: int, seconds: float, view: ClusterView) -> float | None:
         """Return the median time if the worker's time is an outlier."""
-        here = view.active
-        if self.fences == "none" or any(str(other) not in self._times for other in here):
+        if self.fences == "none":
             return None
-        times = [self._times[str(other)] for other in here]
+        self._rank(str(worker), seconds, view)
+        ranked = self._ranked
+        if len(ranked) < view.num_active:
+            return None
         if not (self.freeze_median and self._median):
-            self._median = float(np.median(times))
-        others = [self._times[str(o)] for o in here if o != worker or self.fences == "all"]
-        if not others:
+            self._median = (ranked[(len(ranked) - 1) // 2] + ranked[len(ranked) // 2]) / 2
+        if self.fences == "others":
+            place = bisect_left(ranked, seconds)
+            ranked = ranked[:place] + ranked[place + 1 :]
+        if not ranked:
             return None
-        low, high = fences(others)
+        low, high = fences(ranked)
         slack = _ROUNDING * seconds
         return None if low - slack <= seconds <= high + slack else self._median
 
+    def _rank(self, key: str, seconds: float, view: ClusterView) -> None:
+        """Put a worker's time in its place, without a look at all others while the members are the same."""
+        if self._membership == view.membership:
+            if (before := self._ranks.get(key)) is not None:
+                del self._ranked[bisect_left(self._ranked, before)]
+            self._ranks[key] = seconds
+            insort(self._ranked, seconds)
+        else:
+            self._ranks = {key: self._times[key] for key in map(str, view.active) if key in self._times}
+            self._ranked, self._membership = sorted(self._ranks.values()), view.membership
 
-def fences(times: list[float]) -> tuple[float, float]:
-    """Return the fences of a box plot, quartiles interpolated linearly.
+    def state_dict(self) -> dict[str, Any]:
+        """Return the times and sizes, from which the rest follows."""
+        state = super().state_dict()
+        return {name: state[name] for name in ("_times", "_told", "_sizes", "_median")}
+
+
+def fences(ranked: list[float]) -> tuple[float, float]:
+    """Return the fences of a box plot, quartiles interpolated linearly; the times are in order.
 
     Examples
     --------
     >>> fences([1.0, 2.0, 3.0, 4.0, 5.0])
     (-1.0, 7.0)
     """
-    first, third = (float(q) for q in np.quantile(times, [0.25, 0.75]))
+    first, third = _quantile(ranked, 0.25), _quantile(ranked, 0.75)
     return first - 1.5 * (third - first), third + 1.5 * (third - first)
+
+
+def _quantile(ranked: list[float], share: float) -> float:
+    """Return a quantile of numbers in order, rounded as numpy rounds it, which looks at all."""
+    place = share * (len(ranked) - 1)
+    low, high = ranked[int(place)], ranked[min(int(place) + 1, len(ranked) - 1)]
+    part = place - int(place)
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
 
 def search(step_s: float, passes: int, target_s: float, most: int, batch_size: int) -> Size:

@@ -275,7 +275,7 @@ def test_nothing_of_a_run_stays_on_the_cluster(scheduler: str, client: Client) -
     assert not any(client.processing().values())
     assert not client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks])
     after = client.run(open_sockets)
-    assert after == before
+    assert all(after[address] <= count for address, count in before.items())
 
 
 def open_sockets() -> int:

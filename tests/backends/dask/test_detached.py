@@ -6,16 +6,20 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
+import numpy as np
 import psutil
 import pytest
 from distributed import Client, LocalCluster, Security
@@ -23,6 +27,7 @@ from relay import Relay
 from test_dask_runs import FOREVER, client, experiment, run_detached, simulated
 from test_real_cluster import program, read_until
 from test_retirement import HERE
+from toybox import at_night
 
 import psbench as ps
 from psbench.backends.dask.detached.director import Answer, Director, Superseded, digest_of, result_after
@@ -229,6 +234,64 @@ def test_it_is_controlled_by_name_and_all_readers_have_the_same(
     submitted.forget()
 
 
+@pytest.mark.parametrize("command", ["run", *at_night("attach")])
+def test_counters_of_a_live_run_rise_and_end_as_those_of_its_log(
+    command: str, scheduler: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port is scraped while the run goes on, and closed after it; the last numbers are the registry's."""
+    prometheus = pytest.importorskip("prometheus_client")
+    served, scraped, over = list[Any](), list[float](), threading.Event()
+    serve = prometheus.start_http_server
+
+    def start_http_server(*arguments: Any, registry: Any, **options: Any) -> Any:
+        served.append(registry)
+        return serve(*arguments, registry=registry, **options)
+
+    def scrape() -> None:
+        while not over.wait(0.02):
+            with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                scraped.append(pushes_in(answer.read().decode()))
+            if command == "attach" and len(set(scraped)) > 5 and served:
+                ps.attach("counted", client=client).stop()
+                return
+
+    monkeypatch.setattr(prometheus, "start_http_server", start_http_server)
+    spec = experiment("asp", None, 2, stop={"updates": 1500} if command == "run" else FOREVER)
+    spec.to_yaml(tmp_path / "spec.yaml")
+    if command == "attach":
+        ps.submit(spec, client=client, name="counted")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    scraper = threading.Thread(target=scrape)
+    scraper.start()
+    what = "counted" if command == "attach" else str(tmp_path / "spec.yaml")
+    options = "--scheduler", scheduler, "--out", str(tmp_path / "run"), "--telemetry", f"prometheus:{port}"
+    assert main([command, what, *options]) == 0
+    over.set()
+    scraper.join()
+    with pytest.raises(URLError):
+        urlopen(f"http://127.0.0.1:{port}/metrics")
+    done, value = ps.Run.load(tmp_path / "run"), served[0].get_sample_value
+    total = len(done.log.of_kind(Kind.PUSH)["row"])
+    assert len({each for each in scraped if 0 < each < total}) > 2
+    assert scraped == sorted(scraped)
+    summary = done.summary()
+    assert [value("psbench_pushes_total", {"worker": str(each)}) for each in range(2)] == [
+        done.log.of_kind(Kind.PUSH)["worker"].tolist().count(each) for each in range(2)
+    ]
+    assert value("psbench_updates_total") == summary["updates"]
+    assert value("psbench_samples_total") == pytest.approx(summary["epochs"] * done.meta["dataset_size"])
+    assert value("psbench_bytes_total", {"direction": "up"}) == summary["bytes"]["up"]
+    if command == "attach":
+        ps.attach("counted", client=client).forget()
+
+
+def pushes_in(text: str) -> float:
+    """Return the sum of the counters of pushes in an answer to Prometheus."""
+    return sum(map(float, re.findall(r"^psbench_pushes_total\{.*\} (\S+)$", text, re.MULTILINE)))
+
+
 def test_what_cannot_run_is_refused_before_any_work_starts(
     scheduler: str, client: Client, tmp_path: Path
 ) -> None:
@@ -317,6 +380,47 @@ def test_a_client_that_is_killed_in_mid_run_ends_nothing(
     assert in_order(done.log)
     assert content(done.log) == content(ps.Run.load(tmp_path / "run").log)
     assert ps.replay(done) == len(done.log)
+
+
+@pytest.mark.nightly
+def test_faults_come_by_name_and_an_interrupt_of_attach_detaches(scheduler: str, client: Client) -> None:
+    """By the commands and by the object; each fault shows in the log, which grows after the interrupt."""
+    submitted = ps.submit(experiment("asp", scheduler, 3, stop=FOREVER), client=client)
+    name, log = submitted.name, submitted.log
+    command = [sys.executable, "-m", "psbench", "attach", name, "--scheduler", scheduler]
+
+    def read(kind: Kind, worker: int, least: int = 0) -> Any:
+        """Read on until a worker has so many rows of a kind; return them."""
+        while True:
+            rows = log.rows()
+            found = rows[(rows["kind"] == kind) & (rows["worker"] == worker)]
+            if len(found) >= least:
+                return found
+            assert submitted.read()
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as attached:
+        assert attached.stdout is not None
+        usual_s = float(np.median(read(Kind.PUSH, 0, 20)["compute_s"]))
+        assert main(["fault", name, "2", "lost", "--scheduler", scheduler]) == 0
+        (left,) = read(Kind.LEAVE, 2, 1)
+        assert log.texts[left["text"]] == "failed"
+        submitted.press(2, "back")
+        assert len(read(Kind.JOIN, 2, 2)) == 2
+        assert main(["fault", name, "0", "speed", "--factor", "0.01", "--scheduler", scheduler]) == 0
+        while "worker 0 was made 0.01 times as fast by hand" not in submitted.said:
+            assert submitted.read()
+        slowed = read(Kind.PUSH, 0, len(read(Kind.PUSH, 0)) + 5)
+        assert slowed["compute_s"][-1] > 20 * usual_s
+        next(line for line in attached.stdout if line.startswith(f"{name}: "))
+        attached.send_signal(signal.SIGINT)
+        said = attached.stdout.read().splitlines()
+    again = f"psbench attach {name} --scheduler {scheduler}"
+    assert said[-1] == f"detached; the run goes on; to follow it again: {again}"
+    assert attached.returncode == 0
+    assert len(read(Kind.PUSH, 1, len(read(Kind.PUSH, 1)) + 100))
+    submitted.stop()
+    assert submitted.wait().meta["status"] == "stopped"
+    submitted.forget()
 
 
 @pytest.mark.nightly

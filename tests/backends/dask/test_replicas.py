@@ -260,7 +260,7 @@ def test_another_replica_has_state_and_log_that_the_client_may_lack(encrypted: b
         thread = threading.Thread(target=done.replica.run)  # the coordinator is gone
         thread.start()
         take_back(socket.address, RunKey(KEY), record, spec.connection)
-        thread.join(20)
+        thread.join(60)
     assert not thread.is_alive()
     assert behind.rows().tobytes() == done.log.rows(0, rows).tobytes()
     assert behind.texts == done.log.texts[:texts]

@@ -91,7 +91,7 @@ def test_a_server_notices_that_the_coordinator_is_gone() -> None:
         ended: Future[None] = Future()
         threading.Thread(target=lambda: ended.set_exception(_raised_by(server.run)), daemon=True).start()
         with pytest.raises(Abandoned):
-            ended.result(10)
+            ended.result(60)
 
 
 @contextmanager

@@ -197,7 +197,7 @@ def test_who_never_pushes_trains_alone_and_the_mean_is_taken_away():
     never = Strategy(consistency="bsp", aggregation=Reply(), communication=Votes())
     experiment = toy_experiment(never, stop={"epochs": 1})  # 96 samples: 8 rounds of three times 4
     done = run(experiment)
-    assert done.meta["reason"] == "1 epochs are done"
+    assert done.meta["reason"] == "1 epoch is done"
     expected = sum(alone(experiment, worker, 8) for worker in range(3)) / 3
     torch.testing.assert_close(done.parameters, expected, rtol=1e-5, atol=1e-6)
     assert not len(done.log.of_kind(Kind.PUSH)["id"])

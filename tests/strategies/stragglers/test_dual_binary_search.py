@@ -21,8 +21,8 @@ K = 6.0 * 16 / (5 * 2500)
 
 
 def test_fences_of_the_worked_example():
-    assert fences(TIMES) == pytest.approx((1.7625, 2.6625))
-    assert fences(TIMES[:-1]) == pytest.approx((1.8, 2.6))
+    assert fences(sorted(TIMES)) == pytest.approx((1.7625, 2.6625))
+    assert fences(sorted(TIMES[:-1])) == pytest.approx((1.8, 2.6))
 
 
 @pytest.mark.parametrize(("batch", "samples"), [(16, 916), (32, 1833), (8, 458)])

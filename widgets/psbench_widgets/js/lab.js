@@ -252,6 +252,7 @@ class Lab {
       // what is drawn along an axis stands on both pages; the result is of the run that one watches
       if (key !== "take") this.axisPlaces[key].append(this.against);
       this.head.classList.toggle("psb-elsewhere", key !== "watch");
+      this.prediction.gaps.hidden = key !== "watch";
       this.visibility?.update();
     };
     for (const [key, [title]] of Object.entries(pages)) {

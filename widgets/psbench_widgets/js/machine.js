@@ -41,7 +41,7 @@ export function machine(state, about, colours, selected, press = null) {
   const [slowest, furthest] = [Math.min(...clocks), Math.max(...clocks)];
   const longest = `${furthest}`.length;
   const fits = (letters) => (letters * LETTER * shown.length) / (WIDTH - 36) < 1;
-  const spelled = shown.length <= SPELLED && !composition.collective && fits(longest + "step ".length);
+  const spelled = shown.length <= SPELLED && !composition.collective && fits(longest + " done".length);
   const named = shown.length <= NAMED && fits(longest + " +".length + `${furthest - slowest}`.length);
   const order = (clock) => {
     const lead = clock - slowest;
@@ -51,7 +51,7 @@ export function machine(state, about, colours, selected, press = null) {
   if (every > 1)
     nodes.append(words(WIDTH / 2, HEIGHT - 3, `${shown.length} of ${all.length} workers, evenly chosen`));
   if (!spelled && named)
-    nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: its steps, and its lead over the slowest"));
+    nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: steps done, lead over the slowest"));
   const awaited = new Set(state.ended ? [] : state.workers.map((w) => w.waitedFor));
   shown.forEach((worker, i) => {
     const at = places[i];
@@ -120,7 +120,7 @@ function node(worker, found, at, radius, colours, named, selected, spelled, ahea
   if (radius > 6) group.append(words(at.x, at.y + 4, String(worker), "psb-strong"));
   if (named) {
     // of many, on one line
-    const steps = spelled ? `step ${found?.clock}` : `${found?.clock} ${ahead}`.trim();
+    const steps = spelled ? `${found?.clock} done` : `${found?.clock} ${ahead}`.trim();
     group.append(words(at.x, at.y + radius + 14, found ? steps : otherwise));
     if (found && spelled)
       group.append(words(at.x, at.y + radius + 27, ahead, found.waits ? "psb-hot" : "psb-clock"));

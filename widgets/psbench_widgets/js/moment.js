@@ -53,7 +53,7 @@ export class Moment {
     recordings.forEach((each, i) => before[i] && (before[i].whole = each.whole));
     if (kept && before.length) return "length";
     this.recordings = recordings;
-    if (this.follow && live) this.now = this.whole;
+    if (this.follow && (live || wasRunning)) this.now = this.whole;
     this.now = Math.min(this.now, this.whole);
     if (!this.isLoaded(this.now)) this.ask(this.now);
     return "piece";
@@ -110,6 +110,13 @@ export class Moment {
     }
     if (time !== null) this.go(time);
     return time !== null;
+  }
+
+  // What Python was asked to look for is nowhere in the run: the moment stays, and is asked for if the piece
+  // of it is not here.
+  nowhere() {
+    this.forget();
+    if (!this.isLoaded()) this.ask(this.now);
   }
 }
 

@@ -143,8 +143,10 @@ export class Recording {
       const isIt = (time, i) => pushes.worker[i] === worker && Math.abs(time - end) <= 1e-9 * end;
       const push = pushes[column].findIndex(isIt);
       if (push < 0) continue;
-      const step = last(this.clocks.get(worker) ?? NEVER, pushes.arrived_s[push]);
-      return { step, arrives: column === "arrived_s" };
+      const { times, values } = this.clocks.get(worker) ?? NEVER;
+      // its own clock, before what a switch makes of it at that instant
+      const own = upTo(times, pushes.arrived_s[push], true);
+      return { step: values[own] ?? values.at(-1), arrives: column === "arrived_s" };
     }
     return null;
   }

@@ -37,7 +37,7 @@ export class Result {
           return h("div", place, h("b", {}, value), h("span", {}, about));
         }),
       other && other.time_s !== undefined
-        ? h("p", {}, h("b", {}, called(other)), ` ${inShort(other)}`)
+        ? h("p", {}, h("b", {}, called(other)), ` ${inShort(other, run)}`)
         : h("p", {}, `${whoWaited(recording)} `, recording.about.can_fork && ask),
     );
   }
@@ -46,15 +46,28 @@ export class Result {
 // Of a fork, what is otherwise: what was so before stands beside it.
 const called = ({ label }) => `${label.split(" -> ").at(-1)}:`;
 
-// The same numbers of the run beside it, in one sentence.
-function inShort({ val_accuracy: accuracy, time_s: time, idle, staleness }) {
+// The same numbers of the run beside it, in one sentence, and what came of older or newer gradients.
+function inShort(run, beside) {
+  const { val_accuracy: accuracy, time_s: time, idle, staleness } = run;
   const numbers = [
     accuracy !== null && `${percent(accuracy, 1)} in`,
     `${amount(time)}\u00a0s,`,
     idle !== null && `${percent(idle)} of all time waiting,`,
-    staleness !== null && `${staleness.toFixed(1)} versions stale`,
+    staleness !== null && `${staleness.toFixed(1)} versions stale${trade(run, beside)}`,
   ];
   return `${numbers.filter(Boolean).join(" ").replace(/,$/, "")}.`;
+}
+
+const AS_STALE = 0.5; // versions; means that differ by less are called the same
+const AS_ACCURATE = 1; // percentage points, as far as one run of each can tell
+
+function trade({ val_accuracy: accuracy, staleness }, beside) {
+  const older = staleness - beside.staleness;
+  if (accuracy === null || beside.val_accuracy === null || beside.staleness === null) return "";
+  if (Math.abs(older) < AS_STALE) return "";
+  const points = 100 * (accuracy - beside.val_accuracy);
+  const by = `${Math.abs(points).toFixed(1)} points ${points < 0 ? "less" : "more"}`;
+  return `: ${older > 0 ? "staler" : "fresher"}, and ${Math.abs(points) < AS_ACCURATE ? "as" : by} accurate`;
 }
 
 const ALIKE = 0.1; // shares of waiting that differ by less are reported together

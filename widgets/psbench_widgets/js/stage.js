@@ -91,7 +91,9 @@ export class Stage {
     );
     this.legend = h("div", { class: "psb-legend", "aria-hidden": "true" });
     this.span = h("span", { class: "psb-chart-note psb-span" });
-    this.why = h("div", { class: "psb-why" });
+    // its height is fixed: where fonts are wide, keys scroll it
+    const label = "what happens at this moment";
+    this.why = h("div", { class: "psb-why", role: "region", tabindex: 0, "aria-label": label });
     this.announcement = h("p", { class: "psb-announcement", "aria-live": "polite" });
     this.announcer = new Announcer((text) => (this.announcement.textContent = text));
     this.places = h("div", { class: "psb-machine-places" });
@@ -172,7 +174,7 @@ export class Stage {
   }
 
   set(recordings) {
-    this.pause();
+    this.halt(); // the moment is the new run's already, and what is drawn is not
     this.held = false;
     this.text = "";
     this.films = recordings.map((recording) => {
@@ -325,8 +327,7 @@ export class Stage {
 
   // There is no such step in the whole run.
   nowhere() {
-    this.moment.forget();
-    this.draw(); // asks for what is shown, if it is not here
+    this.moment.nowhere();
     this.tell(this.none);
   }
 
@@ -368,14 +369,19 @@ export class Stage {
   }
 
   pause() {
-    if (this.playing) cancelAnimationFrame(this.playing);
+    if (!this.halt()) return;
+    this.draw();
+    this.events.moved(this.now, true);
+  }
+
+  // Play no longer; whether it was playing.
+  halt() {
     const was = this.playing;
+    if (was) cancelAnimationFrame(was);
     this.playing = null;
     this.play.textContent = "▶ play";
     this.play.title = "play";
-    if (!was) return;
-    this.draw();
-    this.events.moved(this.now, true);
+    return Boolean(was);
   }
 
   // Seconds of the run in one second of playing.
@@ -410,7 +416,6 @@ export class Stage {
     from = Math.max(0, Math.min(this.end - window, from));
     const loaded = this.moment.isLoaded();
     this.element.dataset.loaded = String(loaded);
-    if (!loaded) this.moment.ask(this.now);
     for (const film of this.films) {
       const { end, whole } = film.recording;
       film.state = loaded ? film.recording.at(Math.min(this.now, end * (1 - 1e-12))) : null;
