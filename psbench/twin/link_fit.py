@@ -230,8 +230,9 @@ def fit_ends(
 ) -> None:
     """Fit each worker's rates and latency, and the rate of the server's link, to timed messages.
 
-    The server's rate, at least what single messages have of it, is the one with which messages take least
-    more or less than what passes, twice the latency, and what a message of that size waits.
+    The server's rate, at least what single messages have of it, and how messages share it, are those with
+    which messages take least more or less than what passes, twice the latency, and what a message of that
+    size waits. Clocks tell who waits for whom, and are set in turns with them.
     """
     racks, machines = racks_of(links), links.workers
     within = racks.within(links.ways)
@@ -255,10 +256,13 @@ def fit_ends(
         2 * latency_s + up + back
         for latency_s, up, back in zip(own.latency_s, waits.up, waits.back, strict=True)
     ]
-    for _ in range(1 if any(own.rack) else _CLOCKS):  # what shares lines takes minutes to work out
-        sharing, shared = _best_sharing(own, measured, passages, beyond, (least, most))
+    turns = 1 if any(own.rack) else _CLOCKS  # what shares lines takes minutes to work out
+    sharing, shared = _best_sharing(own, measured, passages, beyond, (least, most))
+    for turn in range(turns):
         passes = own.all_passing(measured, passages, shared, sharing)
         passages = [_with_clocks(*each) for each in zip(passages, passes, strict=True)]
+        if turn < turns - 1:
+            sharing, shared = _best_sharing(own, measured, passages, beyond, (least, most))
     passes = own.all_passing(measured, passages, shared, sharing)
     _fit_latencies(found, measured, passages, passes)
     between = [way.latency_s for way in links.ways]
