@@ -1,14 +1,13 @@
 // The timeline of one run on a canvas: a row for each worker, spans of what it does, drawn from a recording.
+import { Bands } from "./bands.js";
 import { h } from "./dom.js";
 import { bySpeed, layout, MANY, margins, sharesAlong } from "./layout.js";
 import { duration, percent, upTo } from "./recording.js";
 
-const BIN = 4; // pixels in which a band's shares are the same
 const AXIS = 18;
 const TICKS = 6; // of the versions alone
 // waiting stands out: full and hot; what travels is half as high as what is computed
 const THICK = { compute: 0.86, pull: 0.43, send: 0.43, wait: 0.86, switching: 0.43, cancelled: 0.43 };
-const STACK = ["compute", "pull", "send", "cancelled", "switching", "wait"];
 const COUNTABLE = 5; // pixels from which a span is parted from the next
 const TALLEST = 175;
 const BAND = 14; // pixels of a row where there are bands: each has its name
@@ -20,6 +19,7 @@ export class Timeline {
   // tell(text or ""), zoom(factor of what is shown)
   constructor(colours, events) {
     this.colours = colours;
+    this.bands = new Bands(colours);
     this.events = events;
     this.gutter = this.right = this.axisHeight = 0;
     this.canvas = h("canvas", {
@@ -43,6 +43,7 @@ export class Timeline {
   // highest: pixels that a row may have; hasAxis: whether no timeline below it has the same axis
   show(recording, highest, hasAxis) {
     this.recording = recording;
+    this.bands.forget();
     this.axisHeight = hasAxis ? AXIS : TICKS;
     this.order = recording.workers.length > MANY ? bySpeed(recording.steps) : [];
     this.arrange([]);
@@ -94,7 +95,16 @@ export class Timeline {
     pen.beginPath();
     pen.rect(this.gutter, 0, width - this.gutter - this.right, this.height);
     pen.clip();
-    this.shown.forEach(({ places }, i) => places && this.shares(pen, places, i));
+    const bands = this.shown.map(({ places }, i) => ({ places, top: i * this.row }));
+    this.bands.draw(
+      pen,
+      this.recording,
+      bands.filter(({ places }) => places?.length),
+      {
+        ...{ left: this.gutter, width: width - this.gutter - this.right, height: this.row },
+        ...{ from, to, ratio },
+      },
+    );
     this.shown.forEach(
       ({ worker, place }, i) =>
         place !== undefined &&
@@ -156,27 +166,6 @@ export class Timeline {
       pen.fillRect(left + width - 1, top, 1, thick);
     }
     pen.globalAlpha = 1;
-  }
-
-  // How many of a band's workers do what, as a stack of shares along time.
-  shares(pen, places, i) {
-    if (!places.length) return;
-    const { phases, tables } = this.recording;
-    const xs = [];
-    for (let x = this.gutter; x < this.width - this.right; x += BIN) xs.push(x);
-    const times = xs.map((x) => this.time(x + BIN / 2));
-    const found = sharesAlong(places, this.recording.rows, tables.spans, times, phases.length);
-    const tops = xs.map(() => i * this.row + 1);
-    for (const name of STACK) {
-      const phase = phases.indexOf(name);
-      pen.fillStyle = this.colours[name];
-      xs.forEach((x, k) => {
-        const height = (this.row - 2) * found[k * phases.length + phase];
-        if (!height) return;
-        pen.fillRect(x, tops[k], BIN, height);
-        tops[k] += height;
-      });
-    }
   }
 
   // A tick at the foot for each new version, as long as they can be distinguished.
