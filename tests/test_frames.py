@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
+from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
@@ -348,6 +350,31 @@ def test_without_tensorboard_it_is_said_how_to_get_it(run, tmp_path, monkeypatch
 def test_a_row_of_the_frame_is_what_a_logger_takes(run):
     rows = run.frame().to_dict("records")
     assert json.loads(json.dumps(rows[-1]))["val_accuracy"] == run.summary()["final"]["val_accuracy"]
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")  # theirs
+@pytest.mark.parametrize(("module", "calls"), [("wandb", ("init", "log")), ("mlflow", ("set_", "log_"))])
+def test_the_guides_lines_for_other_loggers_run(module, calls, tmp_path, monkeypatch):
+    """Its block with their line in place of `print`, without a network; they then have the rows."""
+    logger = pytest.importorskip(module)
+    page = (Path(__file__).parents[1] / "notebooks/site/howto/use_other_tools.md").read_text()
+    block = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    begin, put = (re.search(rf"`({module}\.{call}.*?\))`", page)[1] for call in calls)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    names = {module: logger}
+    exec(f"{begin}\n{block.partition('print(')[0]}{put}\n", names)
+    rows = names["run"].frame().to_dict("records")
+    if module == "wandb":
+        assert logger.run.step == len(rows)
+        assert logger.run.summary["val_loss"] == rows[-1]["val_loss"]
+        logger.finish()
+        assert [*tmp_path.glob("wandb/offline-run-*/*.wandb")]
+        return
+    kept = logger.MlflowClient().get_metric_history(logger.active_run().info.run_id, "val_loss")
+    logger.end_run()
+    assert [(each.step, each.value) for each in kept] == [(row["updates"], row["val_loss"]) for row in rows]
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path):

@@ -16,6 +16,7 @@ from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.twin.exchanges import last_version, relative_error
 from psbench.twin.fitted import Fitted, latency_of, rate_of
+from psbench.twin.measures import steady_s
 from psbench.twin.replayed import without_gradients
 
 ClusterOf = Callable[[Experiment, int], Mapping[str, Any]]
@@ -34,9 +35,9 @@ class BesideTwins(NamedTuple):
     ----------
     runs : sequence of Run
     apart : float64 array
-        Of each run: the logarithm of its seconds less the mean logarithm of the twins'.
+        Of each run: the logarithm of an update's seconds less the mean logarithm of the twins'.
     variance : float
-        Of the logarithms of the twins' seconds.
+        Of those of the twins.
     twin : Run
         The first twin.
     """
@@ -70,25 +71,30 @@ def beside_twins(runs: Sequence[Run], cluster_of: ClusterOf) -> list[BesideTwins
 def between_runs(probes: Sequence[BesideTwins]) -> tuple[float, int]:
     """Return the standard deviation of the logarithm of a run's seconds that its twin does not explain.
 
-    Each probe is compared with its twins: what is left over has the fit's lack, and what differs from one
-    run to another (who else used the machine, where processes were put). The level of each kind of probe was
-    fitted to, so that of n runs of k kinds n - k are free. Of few the deviation is hardly known: it is made
-    larger by Student's factor, before what the twins have of their own is taken off.
+    Each probe is compared with its twins. Two things are left over, each known of few values and made larger
+    by Student's factor. One is what differs from one run to the next of a kind of probe (who else used the
+    machine, where processes were put): of n runs of k kinds n - k values are free. The other is the fit's
+    lack: by how much the mean of each kind is off, k values. What the twins have of their own is taken off.
 
     Returns
     -------
     (float, int)
         The deviation, and how many runs were free; 0 of both if each probe was run once.
     """
-    count = sum(len(each.runs) for each in probes)
-    free = count - len(probes)
+    count, kinds = sum(len(each.runs) for each in probes), len(probes)
+    free = count - kinds
     if not free:
         return 0.0, 0
-    squares = sum(float((each.apart**2).sum()) for each in probes)
-    luck = sum(len(each.runs) * each.variance for each in probes)
-    student = float(stats.t.ppf(_END, free) / stats.norm.ppf(_END))
-    beyond = student**2 * squares / free - luck / count
+    within = sum(float(((each.apart - each.apart.mean()) ** 2).sum()) for each in probes) / free
+    lack = sum(float(each.apart.mean()) ** 2 for each in probes) / kinds
+    luck = sum(len(each.runs) * each.variance for each in probes) / count
+    beyond = _student(free) ** 2 * within + _student(kinds) ** 2 * lack - luck
     return math.sqrt(max(0.0, beyond)), free
+
+
+def _student(free: int) -> float:
+    """Return the factor by which few values make a deviation larger in a 90 % interval."""
+    return float(stats.t.ppf(_END, free) / stats.norm.ppf(_END))
 
 
 def not_reproduced(probes: Sequence[BesideTwins], fitted: Mapping[str, Fitted]) -> str:
@@ -162,10 +168,11 @@ def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _beside_twins(same: Sequence[Run], cluster_of: ClusterOf, count: int) -> BesideTwins:
-    live = np.log([last_version(run.log)[1] for run in same])
+    # of an update, as is predicted: without the first ones, in which processes warm up
+    live = np.log([steady_s(run.log)[0] for run in same])
     experiment = same[0].experiment
     twins = [_twin(experiment, cluster_of(experiment, each), each) for each in range(count)]
-    logs = np.log([last_version(twin.log)[1] for twin in twins])
+    logs = np.log([steady_s(twin.log)[0] for twin in twins])
     return BesideTwins(same, live - logs.mean(), float(logs.var(ddof=1)), twins[0])
 
 

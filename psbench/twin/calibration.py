@@ -27,7 +27,7 @@ from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_c
 from psbench.twin.exchanges import exchanges_of
 from psbench.twin.fit import fit
 from psbench.twin.fitted import AT_ONCE, HOP, RUN_TO_RUN, SPREAD, Fitted, company_of, latency_of, rate_of
-from psbench.twin.links import MeasuredLinks, Waits
+from psbench.twin.links import MeasuredLinks, Waits, without_vectors
 from psbench.twin.size_classes import Z90
 
 #: of the file's format; another one is refused
@@ -341,7 +341,7 @@ class Calibration:
         found, placements = dict(self.cluster), [each.placement for each in experiment.strategy.compositions]
         if self.waits is None or not all(isinstance(each, (Collective, PeerToPeer)) for each in placements):
             return found
-        found = self.waits.without_vectors(found)
+        found = without_vectors(found)
         is_gossip = all(
             isinstance(each, PeerToPeer) and not isinstance(each, AnyPeers) for each in placements
         )

@@ -56,6 +56,7 @@ def predict(
     target: float | None = None,
     over: tuple[str, Sequence[Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
+    batches: int = _BATCHES,
 ) -> Ranking:
     """Predict the performance of strategies on machines measured by `psbench calibrate`.
 
@@ -71,6 +72,9 @@ def predict(
         A curve: each strategy with each value there, as ("strategy.staleness_bound", [0, 1, 2]).
     settings : mapping of dotted path to value, or None
         As `{"cluster.workers": 3}`: of the workers that were measured, so many.
+    batches : int
+        Global batches that are played where there is no target. A short run differs from a long one: under
+        SSP, for example, no worker waits at the beginning.
 
     Raises
     ------
@@ -91,7 +95,7 @@ def predict(
         raise ParameterError(f"predict: {found.not_reproduced}; calibrate again")
     if not strategies:
         raise ParameterError("predict: give at least one strategy")
-    planned = list(_planned(found, strategies, over, settings, target))
+    planned = list(_planned(found, strategies, over, settings, target, batches))
     rows = [_predicted(found, *each, seeds, target) for each in planned]
     if over is None:
         rows.sort(key=lambda row: (target is not None and row.target_s is None, row.judged_by.mean))
@@ -104,13 +108,14 @@ def _planned(
     over: tuple[str, Sequence[Any]] | None,
     settings: Mapping[str, Any] | None,
     target: float | None,
+    batches: int,
 ) -> Iterator[tuple[Experiment, str, Any]]:
     path, values = over or ("", [None])
     for strategy in strategies:
         for value in values:
             own = {**(settings or {}), **({path: value} if path else {})}
             experiment = found.experiment_of(strategy, own)
-            epochs = max(2.0, _BATCHES * experiment.batch_size / found.dataset_size)
+            epochs = max(2.0, batches * experiment.batch_size / found.dataset_size)
             if target is not None:
                 experiment = experiment.but(
                     stop={"epochs": experiment.stop.epochs, "target_accuracy": target}

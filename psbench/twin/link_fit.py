@@ -38,6 +38,8 @@ _KEPT_OF_LINK = 64
 _NOTHING_S = 1e-9
 #: rates of the server's link that are tried, and then beside the best of them
 _RATES, _FINER = 8, 7
+#: how often clocks are set, as who waits for whom depends on them
+_CLOCKS = 3
 #: a worker's quickest share of messages, which pass alone, and the least that they take of what is expected
 _QUICKEST, _SLOWEST_SHARE = 0.1, 0.05
 
@@ -214,6 +216,12 @@ class _Links(NamedTuple):
                 found.append(passing_in_turn_s(begin, size, shared, own))
         return found
 
+    def all_passing(
+        self, measured: Sequence[Exchanges], passages: Sequence[Passage], shared: float, sharing: str
+    ) -> list[list[Doubles]]:
+        """Return the same of several runs."""
+        return [self.passing(*pair, shared, sharing) for pair in zip(measured, passages, strict=True)]
+
 
 def fit_ends(
     found: Fit, measured: Sequence[Exchanges], passages: Sequence[Passage], links: MeasuredLinks
@@ -246,16 +254,11 @@ def fit_ends(
         for latency_s, up, back in zip(own.latency_s, waits.up, waits.back, strict=True)
     ]
 
-    def passing(sharing: str, rate: float) -> list[list[Doubles]]:
-        return [own.passing(*pair, rate, sharing) for pair in zip(measured, passages, strict=True)]
-
-    def misfit(sharing: str, rate: float) -> float:
-        return _misfit(measured, passages, passing(sharing, rate), beyond)
-
-    # only equal shares are known over the line to a rack
-    sharings = ("equal",) if any(own.rack) else ("equal_up", "equal", "in_turn")
-    _, sharing, shared = min(_best_rate(partial(misfit, each), least, most, each) for each in sharings)
-    passes = passing(sharing, shared)
+    for _ in range(_CLOCKS):
+        sharing, shared = _best_sharing(own, measured, passages, beyond, (least, most))
+        passes = own.all_passing(measured, passages, shared, sharing)
+        passages = [_with_clocks(*each) for each in zip(passages, passes, strict=True)]
+    passes = own.all_passing(measured, passages, shared, sharing)
     _fit_latencies(found, measured, passages, passes)
     found.cluster["link_sharing"] = sharing
     between = [way.latency_s for way in links.ways]
@@ -280,6 +283,24 @@ def fit_ends(
         found.unknown += classes.unknown
 
 
+def _best_sharing(
+    own: _Links,
+    measured: Sequence[Exchanges],
+    passages: Sequence[Passage],
+    beyond_s: Sequence[float],
+    between: tuple[float, float],
+) -> tuple[str, float]:
+    """Return how messages share the server's link, and its rate, with the least misfit."""
+
+    def misfit(sharing: str, rate: float) -> float:
+        return _misfit(measured, passages, own.all_passing(measured, passages, rate, sharing), beyond_s)
+
+    # only equal shares are known over the line to a rack
+    sharings = ("equal",) if any(own.rack) else ("equal_up", "equal", "in_turn")
+    _, sharing, rate = min(_best_rate(partial(misfit, each), *between, each) for each in sharings)
+    return sharing, rate
+
+
 def _best_rate(
     misfit: Callable[[float], float], least: float, most: float, sharing: str
 ) -> tuple[float, str, float]:
@@ -290,6 +311,20 @@ def _best_rate(
     tried |= {rate: misfit(rate) for rate in np.geomspace(below, above, _FINER).tolist()}
     best = min(tried, key=tried.__getitem__)
     return tried[best], sharing, best
+
+
+def _with_clocks(passage: Passage, passing: Sequence[Doubles]) -> Passage:
+    """Return a run's messages with clocks by which each worker's quickest take as long both ways.
+
+    Without what they waited for others, that is: behind a barrier every answer to a worker may have.
+    """
+    (up, back), (sent_s, answered_s) = passage.took_s, passage.begin_s
+    ahead = np.zeros(len(up))
+    for worker in np.unique(passage.worker):
+        own = passage.worker == worker
+        before = up[own] - passing[0][own]
+        ahead[own] = as_quick_both_ways(before, back[own] - passing[1][own])[0] - before
+    return passage._replace(begin_s=(sent_s - ahead, answered_s), took_s=(up + ahead, back - ahead))
 
 
 def _carried_mbit_s(each: Exchanges) -> float:

@@ -248,19 +248,20 @@ class Waits(NamedTuple):
         """Return the delays multiplied by a factor."""
         return Waits(*(tuple(factor * each for each in own) for own in self))
 
-    def without_vectors(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a cluster with the measured latencies, for messages that carry no vector.
-
-        What models take beyond them is not the links' alone: it grows with the bytes.
-        """
-        links, latencies = cluster["link_time"], 2 * cluster["latency_s"]
-        seconds = [
-            [each * latency_s / fmean(end) for each in end]
-            for end, latency_s in zip(links["seconds"], latencies, strict=True)
-        ]
-        return {**cluster, "link_time": {**links, "seconds": seconds}}
-
     def of_models(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
         """Return a cluster on which messages between workers are models, which wait."""
         both = zip(cluster["peer_latency_s"], self.peers, strict=True)
         return {**cluster, "peer_latency_s": [latency_s + wait_s for latency_s, wait_s in both]}
+
+
+def without_vectors(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a cluster with the measured latencies, for messages that carry no vector.
+
+    What models take beyond them is not the links' alone: it grows with the bytes.
+    """
+    links, latencies = cluster["link_time"], 2 * cluster["latency_s"]
+    seconds = [
+        [each * latency_s / fmean(end) for each in end]
+        for end, latency_s in zip(links["seconds"], latencies, strict=True)
+    ]
+    return {**cluster, "link_time": {**links, "seconds": seconds}}

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from psbench.arrays import Integers
-from psbench.core.log import Kind
+from psbench.core.log import EventLog, Kind
 from psbench.errors import DataError
 from psbench.metrics import energy_totals, idle_fraction, staleness, time_to_target
 from psbench.metrics.contributions import starved_workers, totals, unused_share
@@ -67,20 +67,13 @@ def measures_of(run: Run, target: float | None = None) -> Measures:
     DataError
         If it made too few versions.
     """
-    made = run.log.of_kind(Kind.APPLY)
-    versions, first = np.unique(made["version"], return_index=True)
-    if len(versions) < 3:
-        raise DataError(f"{len(versions)} versions are too few to measure; let the run last longer")
-    start = max(1, int(_FIRST * len(versions)))
-    times = made["time_s"][first]
-    seconds = float(times[-1] - times[start])
-    samples = int(made["samples"][first[start + 1] :].sum())  # of the versions made in these seconds
+    update_s, sample_s = steady_s(run.log)
     spent = energy_totals(run.log, run.meta)
     trained_on = max(1, int(trained(run.log.rows())["samples"].sum(dtype=np.int64)))
     sent = run.log.of_kind(Kind.RELEASE)["bytes"], run.log.of_kind(Kind.PUSH)["bytes"]
     return Measures(
-        update_s=seconds / (len(versions) - 1 - start),
-        sample_s=seconds / max(1, samples),
+        update_s=update_s,
+        sample_s=sample_s,
         idle=float(np.mean(list(idle_fraction(run.log).values()))),
         staleness=staleness(run.log)["staleness"].to_numpy(np.int64),
         bytes_up=int(sent[1].max(initial=0)),
@@ -90,6 +83,25 @@ def measures_of(run: Run, target: float | None = None) -> Measures:
         target_s=None if target is None else time_to_target(run.log, target),
         **{name: spent[name] / trained_on for name in ("joules", "cost") if name in spent},
     )
+
+
+def steady_s(log: EventLog) -> tuple[float, float]:
+    """Return the seconds of an update, and of a sample that was trained on, after the first versions.
+
+    Raises
+    ------
+    DataError
+        If it made too few versions.
+    """
+    made = log.of_kind(Kind.APPLY)
+    versions, first = np.unique(made["version"], return_index=True)
+    if len(versions) < 3:
+        raise DataError(f"{len(versions)} versions are too few to measure; let the run last longer")
+    start = max(1, int(_FIRST * len(versions)))
+    times = made["time_s"][first]
+    seconds = float(times[-1] - times[start])
+    samples = int(made["samples"][first[start + 1] :].sum())  # of the versions made in these seconds
+    return seconds / (len(versions) - 1 - start), seconds / max(1, samples)
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,10 @@ def compare(
         row = _live(strategy, runs)
         found.rows.append(row)
         try:
-            predicted: Predicted = predict(fitted, [STRATEGIES[strategy]], seeds=seeds).rows[0]
+            # as long as the live runs: a beginning, in which no worker has waited yet, counts in both
+            batches = round(runs[0].experiment.stop.epochs * DIGITS / runs[0].experiment.batch_size)
+            again = predict(fitted, [STRATEGIES[strategy]], seeds=seeds, batches=batches)
+            predicted: Predicted = again.rows[0]
         except ParameterError as error:
             row.refused = str(error)
         else:

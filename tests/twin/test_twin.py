@@ -105,13 +105,14 @@ def steady(workers, speed, updates=20):
 
 
 def test_the_luck_of_twins_is_taken_out_of_the_deviation_between_runs():
-    """Five runs of two kinds of probe, so that three are free."""
+    """Five runs of two kinds of probe: three are free, and the fit is off by two means, .2 / 3 and .15."""
     probes = [
         between_runs.BesideTwins([None] * len(apart), np.array(apart), variance, None)
         for apart, variance in (((0.1, -0.1, 0.2), 1e-3), ((0.0, 0.3), 2e-3))
     ]
-    student = stats.t.ppf(0.95, 3) / stats.norm.ppf(0.95)
-    expected = np.sqrt(student**2 * 0.15 / 3 - (3 * 1e-3 + 2 * 2e-3) / 5)
+    of_three, of_two = (stats.t.ppf(0.95, free) / stats.norm.ppf(0.95) for free in (3, 2))
+    within, lack = (0.06 - 0.2**2 / 3 + 0.045) / 3, ((0.2 / 3) ** 2 + 0.15**2) / 2
+    expected = np.sqrt(of_three**2 * within + of_two**2 * lack - (3 * 1e-3 + 2 * 2e-3) / 5)
     assert between_runs.between_runs(probes) == (pytest.approx(expected), 3)
     once = between_runs.BesideTwins([None], np.array([0.5]), 0.0, None)
     assert between_runs.between_runs([once, once]) == (0.0, 0)
@@ -442,6 +443,9 @@ def test_ranking_and_curve(measured, tmp_path):
     assert found.rows[0].name == "asp"
     assert [{"bsp", "ssp"}] == [set(tie) for tie in found.ties()]
     curve = ps.predict(measured, ["ssp"], seeds=2, over=("strategy.staleness_bound", [0, 8]))
+    short = ps.predict(measured, ["ssp"], seeds=2, batches=100).rows[0]
+    pushes = [len(row.runs[0].staleness) for row in (short, curve.rows[0])]
+    assert pushes[0] / pushes[1] == pytest.approx(100 / 400, rel=0.1)
     assert [row.setting for row in curve.rows] == ["staleness_bound=0", "staleness_bound=8"]
     assert curve.best() == ("ssp staleness_bound=8", ["ssp staleness_bound=0"])  # of two seeds
     assert str(curve).endswith("fastest: ssp staleness_bound=8\nnot distinguishable: ssp staleness_bound=0")
