@@ -364,11 +364,16 @@ KEPT_AND_ANEW = """() => {
 AT_THE_END = """() => {
   const { stage } = document.querySelector('.psb-lab');
   const { timeline } = stage.films[0];
-  stage.go(stage.end, true);
   const pen = document.querySelector('.psb-timeline-canvas').getContext('2d');
   const opaque = (x, y) => pen.getImageData(...[x, y].map((at) => at * devicePixelRatio), 1, 1).data[3];
-  return timeline.shown.slice(1, 9).map((_, i) =>
-    opaque(timeline.width - timeline.right - 1, (i + 1.5) * timeline.row)); }"""
+  const found = [1, 0.9, 0.8, 0.7, 0.6].flatMap((zoom) => {
+    stage.zoom = zoom;
+    stage.go(stage.end - 0.3 * stage.window(), true); // its line is not there
+    return timeline.shown.slice(1, 9).map((_, i) =>
+      opaque(timeline.width - timeline.right - 1, (i + 1.5) * timeline.row)); });
+  stage.zoom = 1;
+  stage.draw();
+  return found; }"""
 
 
 def repeated(one: Recording, times: int) -> Recording:
