@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from psbench.cli.app import say
-from psbench.core.imports import is_there
 from psbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -93,6 +92,8 @@ def _counters(target: str, registry: CollectorRegistry) -> Iterator[None]:
 @contextmanager
 def _collector(target: str, provider: TracerProvider | None) -> Iterator[TracerProvider]:
     """Yield a provider whose spans are sent to a collector; at the end report lost spans."""
+    from psbench.core.imports import is_there  # loads much, and most runs report nowhere
+
     if not is_there("opentelemetry.exporter.otlp.proto.http"):
         raise SpecError(
             "opentelemetry-exporter-otlp-proto-http is not installed: pip install 'psbench[otel]'"
