@@ -102,14 +102,14 @@ def test_a_comparison_names_what_misses_its_goal():
 #: what did not reach its goal on two cores without other work: bounds are what was measured and a quarter.
 #: Errors by network and strategy:
 BEYOND = {
-    ("near", "all_reduce"): 0.27,
-    ("near", "d_psgd"): 0.21,
+    ("near", "all_reduce"): 0.29,
+    ("near", "d_psgd"): 0.24,
     ("one_slow", "d_psgd"): 0.23,
     ("racks", "backup_workers"): 0.24,
     ("racks", "d_psgd"): 0.19,
 }
 #: pairs that were predicted in the other order, and median widths of bands
-WRONG_PAIRS, WIDTHS = {"one_slow": 1, "racks": 5}, {"racks": 0.33}
+WRONG_PAIRS, WIDTHS = {"near": 1, "one_slow": 1, "racks": 5}, {"near": 0.33, "racks": 0.33}
 
 
 @needs_root
