@@ -334,7 +334,7 @@ def test_telemetry_is_reported_to_a_port_and_to_a_collector(capsys, monkeypatch,
     ):
         assert main(["run", "--out", str(tmp_path / "run"), "--telemetry", target]) == 2
         assert why in capsys.readouterr().err
-    monkeypatch.setattr("psbench.cli.telemetry.is_there", lambda name: False)
+    monkeypatch.setattr("psbench.core.imports.is_there", lambda name: False)
     assert main(["run", "--telemetry", f"otlp:{url}"]) == 2
     assert "pip install 'psbench[otel]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
