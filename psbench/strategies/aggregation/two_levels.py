@@ -159,7 +159,7 @@ class TwoLevels(AnsweredModels):
         return num_bytes * _BITS / (self.region_links_mbit_s[region] * _MEGA)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is under way; a loaded part looks for new regions at its first push."""
+        """Return pushes and transfers under way; a loaded part finds its regions at its first push."""
         state = super().state_dict()
         del state["_membership"]
         return state
