@@ -31,6 +31,7 @@ OPTIONS = {
     "throttles": {"throttles": [{"worker": 1, "from_s": 0.5, "to_s": 3.0, "factor": 4}]},
     "equal shares up": {"link_sharing": "equal_up"},
     "equal shares": {"link_sharing": "equal"},
+    "two racks in turn": {"racks": [0, 1, 1], "rack_bandwidth_mbit_s": 3.0},
     "two racks": {"link_sharing": "equal", "racks": [0, 1, 1], "rack_bandwidth_mbit_s": 3.0},
     "two servers": {"servers": [0.5, 0.5]},
     "uneven servers": {"servers": [0.75, 0.25], "server_bandwidth_mbit_s": [4.0, 12.0]},
@@ -111,10 +112,13 @@ class Defined:
             racks = [self.racks[worker] for worker, *_ in sent]
             passed = fluid(starts, sizes, limits, self.server, racks, self.line)
         else:
-            free, passed = 0.0, []
-            for (_, size, now), limit in zip(sent, limits, strict=True):
-                begins = max(free, now)
+            free, passed, lines = 0.0, [], {}
+            for (worker, size, now), limit in zip(sent, limits, strict=True):
+                begins, rack = max(free, now), self.racks[worker]
                 free = begins + size / self.server
+                if rack:  # one more queue
+                    begins, limit = max(begins, lines.get(rack, 0.0)), min(limit, self.line)
+                    lines[rack] = begins + size / self.line
                 passed.append(begins + size / min(limit, self.server))
         pairs = zip(passed, sent, strict=True)
         return [at + self.delay(worker, size, back) for at, (worker, size, _) in pairs]
