@@ -115,7 +115,7 @@ class Network:
         self._workers_per_host = profile.workers_per_host
         self._host_rate = BYTES_PER_MBIT * profile.host_bandwidth_mbit_s
         self._host_latency = profile.host_latency_s
-        self._alike = not profile.racks and len({*self._latency, *(profile.peer_latency_s or ())}) == 1
+        self._alike = not profile.racks and profile.peer_latency_s is None and len({*self._latency}) == 1
         self._equal = len(set(worker_rates)) == 1 and self._alike
         #: seconds of rings over links that differ, by bytes and workers
         self._rings: dict[tuple[float, tuple[int, ...]], float] = {}

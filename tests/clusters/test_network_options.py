@@ -25,6 +25,7 @@ OPTIONS = {
     "faster down": {"bandwidth_down_mbit_s": [40.0, 10.0, 30.0]},
     "unequal latencies": {"latency_s": [0.5, 0.0, 2.0]},
     "latencies that add up": {"peer_latency_s": [0.5, 0.0, 2.0]},
+    "equal latencies that add up": {"peer_latency_s": [0.5] * WORKERS},
     "latencies that vary": {"link_time": TRACE},
     "a window": {"first_window_bytes": 50_000},
     "small messages are slow": {"achieved_rates": [(0, 1.0), (200_000, 3.0), (400_000, 50.0)]},
@@ -162,7 +163,11 @@ def pairs():
     all_at_once = [
         name
         for name in OPTIONS
-        if name not in {"equal links, slower down", "faster down", "two servers", "a server without entries"}
+        if name
+        not in {
+            *("equal links, slower down", "faster down", "equal latencies that add up"),
+            *("two servers", "a server without entries"),
+        }
     ]
     return [*ones, *twos, ("unequal links", "unequal latencies", "equal shares"), tuple(all_at_once)]
 

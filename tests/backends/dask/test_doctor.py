@@ -64,7 +64,7 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
 def test_when_time_is_over_every_worker_was_timed(
     scheduler: str, monkeypatch: pytest.MonkeyPatch, alone_s: float, alone: int
 ) -> None:
-    """With the server if that fits into half of the time; and a worker of each machine has timed its steps."""
+    """With the server if that fits into half of the time; steps are timed on a worker of each machine."""
     timed, together = doctor._Doctor._timed, list[list[tuple[str, str]]]()
 
     def recorded(self: Any, ways: dict[tuple[str, str], Any]) -> Any:
@@ -98,7 +98,9 @@ def test_when_time_is_over_every_worker_was_timed(
     assert [len({*itertools.chain(*pairs)}) for pairs in rounds] in ([6, 6], [6, 4], [4, 6])
     assert found.links.keys() == {*itertools.chain(*together[:-1])}
     assert {*itertools.chain(*found.links)} == {*found.workers}
-    assert " of 30 links were timed, those to the server's worker first, as many as fit into 0" in found.sampled
+    assert (
+        " of 30 links were timed, those to the server's worker first, as many as fit into 0" in found.sampled
+    )
 
 
 def test_many_workers_are_summed_up_with_the_slowest() -> None:
