@@ -26,6 +26,7 @@ OPTIONS = {
     "unequal latencies": {"latency_s": [0.5, 0.0, 2.0]},
     "latencies that add up": {"peer_latency_s": [0.5, 0.0, 2.0]},
     "equal latencies that add up": {"peer_latency_s": [0.5] * WORKERS},
+    "pauses": {"peer_pause_s": [0.25, 0.0, 0.125]},
     "latencies that vary": {"link_time": TRACE},
     "a window": {"first_window_bytes": 50_000},
     "small messages are slow": {"achieved_rates": [(0, 1.0), (200_000, 3.0), (400_000, 50.0)]},
@@ -253,6 +254,16 @@ def test_links_between_workers_go_on_where_they_were():
         assert each.send(0, 2, 1.0) == pytest.approx(1.0 + 300_000 / 375e3 + 0.5)
 
 
+def test_a_model_pauses_while_it_waits_for_its_link():
+    """The first is 300 ms on the link up; of the second's pauses of 500 ms the first 300 pass meanwhile."""
+    _, profile = made(())
+    _, paused = made(("pauses",))
+    for each, first, second in ((profile, 0.0, 0.0), (paused, 0.25, 0.075)):
+        links = PeerLinks(each, 300_000)
+        assert links.send(0, 1, 1.0) == pytest.approx(1.0 + 0.3 + 0.5 + first)
+        assert links.send(0, 2, 1.0) == pytest.approx(1.0 + 0.6 + 0.5 + second)
+
+
 def test_reports_and_orders_wait_for_models_on_the_same_link():
     """Two models, a second each, come to worker 2 at once: it has them after 1.5 and 2.5 s."""
     profile = Custom(workers=WORKERS, bandwidth_mbit_s=8.0, latency_s=0.5).profile()
@@ -276,6 +287,6 @@ def test_messages_between_workers_take_what_every_pair_of_options_says(names):
     for sender, receiver in ((0, 1), (1, 0), (1, 2), (2, 0)):
         rate = min(alone.rate(sender, 0, now), alone.rate(receiver, 1, now), alone.achieved(size))
         rate = min(rate, *(alone.line for _ in alone.lines(sender, receiver)), inf)
-        waits = alone.between(sender, receiver, size)
-        found = PeerLinks(profile, size).send(sender, receiver, now)
-        assert found == pytest.approx(now + size / rate + waits)
+        waits, pauses = alone.between(sender, receiver, size), options.get("peer_pause_s", [0.0] * WORKERS)
+        links, pause = PeerLinks(profile, size), pauses[sender] + pauses[receiver]
+        assert links.send(sender, receiver, now) == pytest.approx(now + size / rate + waits + pause)
