@@ -6,11 +6,13 @@ import json
 from itertools import combinations
 from math import inf
 
+import numpy as np
 import pytest
 
 from psbench.backends.simulated.peer_links import PeerLinks
 from psbench.clusters import Custom, Network
 from psbench.clusters.link_times import LinkTimes
+from psbench.clusters.shared_link import SharedLink
 from psbench.seeds import Streams
 
 WORKERS = 3
@@ -290,3 +292,19 @@ def test_messages_between_workers_take_what_every_pair_of_options_says(names):
         waits, pauses = alone.between(sender, receiver, size), options.get("peer_pause_s", [0.0] * WORKERS)
         links, pause = PeerLinks(profile, size), pauses[sender] + pauses[receiver]
         assert links.send(sender, receiver, now) == pytest.approx(now + size / rate + waits + pause)
+
+
+def test_messages_that_are_all_known_end_as_one_by_one():
+    """With lines of racks, limits of their own, and messages of less than the clock resolves."""
+    rng, count = np.random.default_rng(0), 60
+    begins, sizes = np.sort(rng.uniform(0, 1, count)), rng.integers(5_000, 30_000, count)
+    limits, racks = rng.uniform(60_000, 600_000, count), rng.integers(0, 3, count)
+    sent = list(zip(begins.tolist(), sizes.tolist(), limits.tolist(), racks.tolist(), strict=True))
+    link = SharedLink(250_000.0, rack_rate=125_000.0)
+    for number, (begin, size, limit, rack) in enumerate(sent):
+        link.begin(number, size, limit, begin, rack)
+    known = SharedLink(250_000.0, rack_rate=125_000.0).ends_of_all(sent)
+    assert known == pytest.approx([link.ends(number) for number in range(count)], rel=1e-6)
+    quick = [(1e4 + begin, size, 1e21, 0) for begin, size, *_ in sent]
+    assert SharedLink(1e20).ends_of_all(quick) == pytest.approx(1e4 + begins, abs=1e-9)
+    assert SharedLink(1.0).ends_of_all([]) == []

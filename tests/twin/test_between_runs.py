@@ -50,17 +50,15 @@ def test_the_luck_of_twins_is_taken_out_of_the_deviation_between_runs():
     assert between_runs.between_runs([once, once]) == (0.0, 0)
 
 
-def test_what_probes_are_off_by_that_were_left_out_of_the_fit_is_in_bands():
+def test_what_probes_are_off_by_that_were_left_out_of_the_fit_is_in_bands(measured):
     """Messages of ASP take 20 ms and those of BSP 1 ms: neither tells the other, and bands say so."""
-    slow = ASP.but(cluster=TRUTH | {"latency_s": 0.02, "link_time": None}, stop={"updates": 160})
-    alike = slow.but(cluster=TRUTH)
-    for asp, least, most in ((slow, 0.3, 3.0), (alike, 0.0, 0.12)):
-        kinds = PLAIN.but(stop={"updates": 40}), asp
-        found = Calibration.of([ps.run(each.but(seed=seed)) for seed in (0, 1) for each in kinds])
-        told = [each for each in found.remarks if "without its own messages" in each]
-        assert [each.split()[1] for each in told] == ["bsp", "asp"]
-        assert least < found.between_runs < most
-    assert "without its own" not in "".join(Calibration.of([ps.run(each) for each in kinds]).remarks)
+    slow = ASP.but(cluster=TRUTH | {"latency_s": 0.02, "link_time": None}, stop={"updates": 120})
+    kinds = PLAIN.but(stop={"updates": 30}), slow
+    found = Calibration.of([ps.run(each.but(seed=seed)) for seed in (0, 1) for each in kinds])
+    told = [each for each in found.remarks if "without its own messages" in each]
+    assert [each.split()[1] for each in told] == ["bsp", "asp"]
+    assert found.between_runs > 0.3
+    assert "without its own messages" not in "".join(measured.remarks)  # each of its probes was run once
 
 
 def test_what_a_fit_errs_by_for_other_workers_is_drawn_for_more(measured):
