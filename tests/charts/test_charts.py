@@ -40,11 +40,13 @@ def fields(spec: object) -> set[str]:
     return set().union(*(fields(value) for value in spec)) if isinstance(spec, list) else set()
 
 
-def svg_of(chart: alt.Chart | alt.LayerChart, data: pd.DataFrame | None = None) -> str:
+def svg_of(
+    chart: alt.Chart | alt.LayerChart, data: pd.DataFrame | None = None, width: int = 640
+) -> str:
     """The chart as it is drawn, with rows in the place of those that it will be sent."""
-    spec = charts.stack([chart]).to_dict()
+    spec = charts.stack([chart], width).to_dict()
     if data is not None:
-        spec["datasets"] = {"rows": data.to_dict("records")}
+        spec["datasets"] = {"rows": charts.records(data)}
     return vl_convert.vegalite_to_svg(spec, vl_version="6.4")
 
 
@@ -325,6 +327,49 @@ def test_a_worker_that_never_waits_is_shown_not_to(runs):
     waited = metrics.idle(runs[0].log)
     assert 2 not in set(waited["worker"])  # the slow one opens every barrier
     assert figure.table["fraction"].tolist() == [*waited["fraction"], 0.0]
+
+
+def test_where_no_worker_waited_the_chart_says_so(runs):
+    asp = next(figure for figure in charts.worker_figures(runs[2]) if figure.name == "idle")
+    assert {"Waiting, by reason", "No worker waited."} == {*drawn(asp.chart)}
+    (of_all,) = [f for f in charts.comparison_figures({"bsp": runs[:2], "asp": runs[2:4]}) if f.name == "idle"]
+    assert of_all.table.to_dict("records")[-1] == {"label": "asp", "reason": "barrier", "fraction": 0.0}
+    (alone,) = [figure for figure in charts.comparison_figures({"asp": runs[2:4]}) if figure.name == "idle"]
+    assert "No worker waited." in drawn(alone.chart)
+
+
+@pytest.mark.parametrize("at", [(2.0, 4.0), (9.0, 1.0), (5.0, 1.5)])
+def test_names_of_bounds_lie_over_nothing(at):
+    """Neither over each other nor over the run's own name, in the narrowest chart; half of them have room."""
+    bounds = (0, 1, 2, 3, 5, 8, 13, None)
+    labels = ["ASP" if bound is None else f"bound {bound}" for bound in bounds]
+    took = [2 + 7 / (1 + 0.4 * (20 if bound is None else bound)) for bound in bounds]
+    points = {
+        "label": [*labels, "this run"],
+        "order": [*range(len(bounds)), None],
+        "per_100_s": [*took, at[0]],
+        "staleness": [*(1 + 9 / each for each in took), at[1]],
+    }
+    points["name"] = charts.names_of_points(points)
+    chart = charts.trade_chart("rows").properties(height=150)
+    found = re.findall(
+        r'<text[^>]* text-anchor="(\w+)" transform="translate\(([-\d.]+),([-\d.]+)\)"[^>]*>([^<]+)<',
+        svg_of(chart, pd.DataFrame(points), width=240),
+    )
+    names = set(filter(None, points["name"]))
+    boxes = []
+    for anchor, x, y, text in found:
+        if text not in names | {"this run"} or float(x) < 0:  # marks of the axis
+            continue
+        wide = 6 * len(text)
+        left = float(x) - {"start": 0, "middle": wide / 2, "end": wide}[anchor]
+        boxes.append((left, left + wide, float(y)))
+    assert len(boxes) == len(names) + 1
+    assert {"bound 0", "ASP: no bound"} <= names
+    assert len(names) >= 4
+    for place, (left, right, y) in enumerate(boxes):
+        for other in boxes[place + 1 :]:
+            assert right <= other[0] or other[1] <= left or abs(y - other[2]) >= 10, (names, boxes)
 
 
 def test_workers_are_in_the_order_of_their_numbers_whoever_waits_first():
