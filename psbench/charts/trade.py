@@ -16,9 +16,10 @@ from psbench.charts.ticks import time_axis
 
 #: pixels between the frame of the chart and its points, so that words below a point stay clear of the axis
 _ROOM = 18
-#: pixels between the ends of the curve, and down to a staleness of 0, at least: names that fit there fit in
-#: every chart (the narrowest is 270 pixels wide, and axes reach a little further than what is drawn)
-_WIDTH, _HEIGHT = 210, 90
+#: widths of a chart, in pixels, at which it is looked which names fit, and pixels down to a staleness of 0
+_WIDTHS, _HEIGHT = (200, 280, 360, 440, 520), 90
+#: axes reach further than what is drawn
+_DRAWN = 0.8
 #: pixels of a letter and of a line of words
 _LETTER, _LINE = 6.2, 12
 #: pixels from a point to the middle of its name, and from the run's point to its name
@@ -32,8 +33,8 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
     ----------
     data : DataFrame or name of a streamed data set
         Columns `label`, `per_100_s` (for 100 applied gradients), `staleness` (their mean, versions), `order`
-        (the place along the curve of SSP with each bound, None for the run itself), and `name` (see
-        `names_of_points`).
+        (the place along the curve of SSP with each bound, None for the run itself), and those of
+        `names_of_points`.
     title : str
     """
     axis = time_axis(data, "per_100_s")
@@ -53,9 +54,11 @@ def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
         bounds.mark_line(color=GREY, strokeWidth=1).encode(order=alt.Order("order:Q")),
         bounds.mark_point(color=GREY, filled=True, opacity=1, size=22),
         # a name begins at its point, above the curve that falls; that of the last stands in its middle
-        bounds.transform_filter("isValid(datum.name)")
-        .mark_text(align=alt.expr("datum.order ? 'left' : 'center'"), dy=-_RAISED)
-        .encode(text=alt.Text("name:N")),
+        bounds.mark_text(
+            align=alt.expr("datum.order ? 'left' : 'center'"),
+            dy=-_RAISED,
+            opacity=alt.expr("isValid(datum.room) && width >= datum.room ? 1 : 0"),
+        ).encode(text=alt.Text("name:N")),
         # points without a name answer the pointer: also one that is only near them
         bounds.mark_point(filled=True, opacity=0, size=300),
         own.mark_point(color=BLUE, filled=True, opacity=1, size=110),
@@ -78,8 +81,8 @@ class _Box(NamedTuple):
         return not (apart or self.bottom <= other.top or other.bottom <= self.top)
 
 
-def names_of_points(columns: Mapping[str, Sequence[Any]]) -> list[str | None]:
-    """Return the name of each point of the curve: its bound; None where there is no room for it.
+def names_of_points(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return the names of the points, and from which width of the chart on each has room.
 
     The two ends are always named. A run's own point has its label beside it, which no name covers.
 
@@ -88,25 +91,32 @@ def names_of_points(columns: Mapping[str, Sequence[Any]]) -> list[str | None]:
     columns : mapping
         `label`, `per_100_s`, `staleness` and `order` of `trade_chart`; `order` is 0 for the bound 0.
 
+    Returns
+    -------
+    dict of column to list
+        `name` and `room` (pixels; None: it has no room in any chart).
+
     Examples
     --------
     >>> points = {"label": ["bound 0", "bound 1", "bound 5", "ASP"], "order": [0, 1, 2, 3]}
     >>> names_of_points(points | {"per_100_s": [9.0, 8.9, 4.0, 2.0], "staleness": [1.0, 1.1, 2.0, 4.0]})
-    ['bound 0', None, '5', 'ASP: no bound']
+    {'name': ['bound 0', '1', '5', 'ASP: no bound'], 'room': [0, None, 200, 0]}
     """
-    orders = columns["order"]
-    found: list[str | None] = [None] * len(orders)
-    at = _pixels(columns)
-    taken = [box for place, order in enumerate(orders) if order is None for box in _own_boxes(*at[place])]
+    labels, orders = columns["label"], columns["order"]
     curve = [place for place, order in enumerate(orders) if order is not None]
-    for place in sorted(curve, key=lambda place: (place not in (curve[0], curve[-1]), -orders[place])):
-        is_end = place in (curve[0], curve[-1])
-        name = _name(columns["label"][place], is_end)
-        box = _box(name, *at[place], centred=not orders[place])
-        if is_end or not any(map(box.meets, taken)):
-            found[place] = name
-            taken.append(box)
-    return found
+    ends = {curve[0], curve[-1]} if curve else set()
+    names = [_name(label, place in ends) for place, label in enumerate(labels)]
+    room: list[int | None] = [0 if place in ends else None for place in range(len(labels))]
+    for width in _WIDTHS:
+        at = _pixels(columns, width)
+        boxes = [_box(names[place], *at[place], centred=not orders[place]) for place in range(len(labels))]
+        taken = [box for place, order in enumerate(orders) if order is None for box in _own_boxes(*at[place])]
+        taken += [box for place, box in enumerate(boxes) if room[place] is not None]
+        for place in reversed(curve):  # points of large bounds are furthest apart
+            if room[place] is None and not any(map(boxes[place].meets, taken)):
+                room[place] = width
+                taken.append(boxes[place])
+    return {"name": names, "room": room}
 
 
 def _name(label: str, is_end: bool) -> str:
@@ -120,11 +130,11 @@ def _name(label: str, is_end: bool) -> str:
     return label if is_end else label.removeprefix("bound ")
 
 
-def _pixels(columns: Mapping[str, Sequence[Any]]) -> list[tuple[float, float]]:
-    """Return where the points are in the narrowest chart; its times begin at the least, staleness at 0."""
+def _pixels(columns: Mapping[str, Sequence[Any]], width: int) -> list[tuple[float, float]]:
+    """Return where the points are in a chart; its times begin at the least, staleness at 0."""
     times = np.array(columns["per_100_s"], dtype=float)
     stale = np.array(columns["staleness"], dtype=float)
-    across = (times - times.min()) / (np.ptp(times) or 1.0) * _WIDTH
+    across = (times - times.min()) / (np.ptp(times) or 1.0) * _DRAWN * width
     down = (1.0 - stale / (stale.max() or 1.0)) * _HEIGHT
     return list(zip(across.tolist(), down.tolist(), strict=True))
 

@@ -339,8 +339,9 @@ def test_where_no_worker_waited_the_chart_says_so(runs):
 
 
 @pytest.mark.parametrize("at", [(2.0, 4.0), (9.0, 1.0), (5.0, 1.5)])
-def test_names_of_bounds_lie_over_nothing(at):
-    """Neither over each other nor over the run's own name, in the narrowest chart; half of them have room."""
+@pytest.mark.parametrize(("width", "least"), [(240, 5), (520, 7)])
+def test_names_of_bounds_lie_over_nothing(at, width, least):
+    """Neither over each other nor over the run's own name; most of the eight have room, more in a wide chart."""
     bounds = (0, 1, 2, 3, 5, 8, 13, None)
     labels = ["ASP" if bound is None else f"bound {bound}" for bound in bounds]
     took = [2 + 7 / (1 + 0.4 * (20 if bound is None else bound)) for bound in bounds]
@@ -350,13 +351,18 @@ def test_names_of_bounds_lie_over_nothing(at):
         "per_100_s": [*took, at[0]],
         "staleness": [*(1 + 9 / each for each in took), at[1]],
     }
-    points["name"] = charts.names_of_points(points)
+    points |= charts.names_of_points(points)
     chart = charts.trade_chart("rows").properties(height=150)
     found = re.findall(
-        r'<text[^>]* text-anchor="(\w+)" transform="translate\(([-\d.]+),([-\d.]+)\)"[^>]*>([^<]+)<',
-        svg_of(chart, pd.DataFrame(points), width=240),
+        r'<text[^>]* text-anchor="(\w+)" transform="translate\(([-\d.]+),([-\d.]+)\)"'
+        r'(?![^>]*opacity="0")[^>]*>([^<]+)<',
+        svg_of(chart, pd.DataFrame(points), width=width),
     )
-    names = set(filter(None, points["name"]))
+    names = {
+        name
+        for name, room in zip(points["name"], points["room"], strict=True)
+        if room is not None and width >= room
+    }
     boxes = []
     for anchor, x, y, text in found:
         if text not in names | {"this run"} or float(x) < 0:  # marks of the axis
@@ -366,7 +372,7 @@ def test_names_of_bounds_lie_over_nothing(at):
         boxes.append((left, left + wide, float(y)))
     assert len(boxes) == len(names) + 1
     assert {"bound 0", "ASP: no bound"} <= names
-    assert len(names) >= 4
+    assert len(names) >= least
     for place, (left, right, y) in enumerate(boxes):
         for other in boxes[place + 1 :]:
             assert right <= other[0] or other[1] <= left or abs(y - other[2]) >= 10, (names, boxes)

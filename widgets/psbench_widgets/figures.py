@@ -457,7 +457,7 @@ def with_sweep(own: Columns, swept: Columns) -> Columns:
     """Return a run's point, labelled "this run", and the points of the bounds behind it, with their names."""
     of_run = {**own, "label": ["this run"], "order": [None]}
     points = {name: [*swept.get(name, ()), *values] for name, values in of_run.items()}
-    return points | {"name": charts.names_of_points(points)}
+    return points | charts.names_of_points(points)
 
 
 def _labels(meta: Mapping[str, Any]) -> Columns:
