@@ -440,7 +440,8 @@ def of_run(run: Run, label: str) -> dict[str, list[Table]]:
         del found["batch_size"]
     if not any(row["value"] is not None for row in found["rule"][0]):
         del found["rule"]
-    return {name: tables for name, tables in found.items() if tables and tables[0]}
+    says_none = {"idle"} if found["time_use"][0] else set[str]()  # that no worker waited
+    return {name: tables for name, tables in found.items() if (tables and tables[0]) or name in says_none}
 
 
 def overwritten(run: Run) -> Table:
