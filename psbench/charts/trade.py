@@ -23,7 +23,7 @@ _DRAWN = 0.8
 #: pixels of a letter and of a line of words
 _LETTER, _LINE = 6.2, 12
 #: pixels from a point to the middle of its name, and from the run's point to its name
-_RAISED, _OWN = 9, (9, 11)
+_RAISED, _OWN = 12, (9, 11)
 
 
 def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
 from psbench.charts.colours import ORANGE, PHASE_COLOURS, WAIT
-from psbench.charts.names import TITLES
+from psbench.charts.names import DOING, TITLES
 from psbench.charts.pieces import (
     equal_share,
     framed,
@@ -50,8 +51,7 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
     height : int, pixels, optional
         By default 17 for each worker.
     """
-    colours = alt.Scale(domain=list(PHASE_COLOURS), range=list(PHASE_COLOURS.values()))
-    base = alt.Chart().encode(
+    base = alt.Chart().transform_calculate(doing=_DOING).encode(
         x=alt.X(
             "start_s:Q",
             title="time",
@@ -60,9 +60,9 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
         ),
         x2=alt.X2("end_s"),
         y=alt.Y("worker:O", title="worker", axis=alt.Axis(grid=False)),
-        color=alt.Color("phase:N", scale=colours, legend=alt.Legend(title=None, symbolType="square")),
+        color=_phase_colour(data, symbolType="square"),
         tooltip=[
-            *tooltips("worker:O", "phase:N", "reason:N"),
+            *tooltips("worker:O", "doing:N", "reason:N"),
             alt.Tooltip("waited_for:O", title="waited for worker"),
             alt.Tooltip("start_s:Q", title="from (s)", format=".5~g"),
             alt.Tooltip("end_s:Q", title="to (s)", format=".5~g"),
@@ -106,7 +106,9 @@ def around(spans: pd.DataFrame, at_s: float, limit: int = SPANS) -> pd.DataFrame
     return window(spans, float(start), limit)
 
 
-def time_use_chart(data: Data, rows: str = "worker", title: str = TITLES["time_use"]) -> alt.Chart:
+def time_use_chart(
+    data: Data, rows: str = "worker", title: str = TITLES["time_use"], phases: Sequence[str] | None = None
+) -> alt.Chart:
     """Draw the share of time in each phase, stacked, one bar per worker (or label).
 
     Parameters
@@ -115,12 +117,30 @@ def time_use_chart(data: Data, rows: str = "worker", title: str = TITLES["time_u
         Columns `rows`, `phase`, `fraction` (0 to 1).
     rows : "worker" or "label"
     title : str
+    phases : sequence of str, optional
+        Those that streamed data have; by default all.
     """
-    names = list(PHASE_COLOURS)
-    colours = alt.Scale(domain=names, range=list(PHASE_COLOURS.values()))
-    chart = _stacked(data, rows, "phase", names, title, "share of the time present")
-    shown: alt.Chart = chart.encode(color=alt.Color("phase:N", scale=colours, legend=alt.Legend(title=None)))
+    if not isinstance(data, str):
+        phases = data.loc[data["fraction"] > 0, "phase"].unique().tolist()
+    chart = _stacked(data, rows, "phase", list(PHASE_COLOURS), title, "share of the time present")
+    shown: alt.Chart = chart.transform_calculate(doing=_DOING).encode(
+        color=_phase_colour(data, phases),
+        tooltip=tooltips(f"{rows}:O", "doing:N", "fraction:Q .1%"),
+    )
     return shown
+
+
+#: what a worker does in the phase of a row
+_DOING = f"{DOING}[datum.phase]"
+
+
+def _phase_colour(data: Data, phases: Sequence[str] | None = None, **legend: Any) -> alt.Color:
+    """Return the colours of the phases that there are, and of waiting, which is looked for."""
+    if phases is None:
+        phases = list(PHASE_COLOURS) if isinstance(data, str) else data["phase"].unique().tolist()
+    known = {DOING[name]: colour for name, colour in PHASE_COLOURS.items() if name in {*phases, "wait"}}
+    scale = alt.Scale(domain=list(known), range=list(known.values()))
+    return alt.Color("doing:N", scale=scale, legend=alt.Legend(title=None, **legend))
 
 
 def step_chart(data: Data, title: str = TITLES["steps"]) -> alt.Chart:

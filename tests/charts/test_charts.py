@@ -77,7 +77,7 @@ def test_figures_of_real_runs_are_valid_and_read_existing_columns(runs, validato
         validator.validate(spec)
         assert json.loads(json.dumps(spec, allow_nan=False)) == spec
         assert spec["description"]
-        columns = set(rows(spec)[0]) | {"look", "order"}  # the two that a chart computes
+        columns = set(rows(spec)[0]) | {"look", "order", "doing"}  # those that a chart computes
         assert fields(spec) - {"mean(equal)"} <= columns, spec["title"]
         assert len(figure.table)
 
@@ -154,6 +154,22 @@ def test_the_legend_of_a_streamed_chart_has_the_series_that_there_are():
         {*drawn(charts.utilisation_chart("rows", series), data=pd.DataFrame())} for series in (None, work[:2])
     ]
     assert texts[0] - texts[1] == {"CPU, workers", "CPU, server"}
+
+
+def test_time_that_is_spent_waiting_has_one_name_in_legends():
+    phases = pd.DataFrame({"worker": 0, "phase": ["compute", "wait", "pull"], "fraction": [0.6, 0.4, 0.0]})
+    legends = [drawn(charts.time_use_chart(phases)), drawn(charts.time_use_chart(phases[:1]))]
+    assert [{"computing", "waiting", "receiving", "cancelled"} & {*texts} for texts in legends] == [
+        {"computing", "waiting"},  # what there is none of is not named
+        {"computing", "waiting"},  # but for what is looked for
+    ]
+    spans = phases.assign(start_s=[0, 1, 2], end_s=[1, 2, 3], reason=None, waited_for=None)
+    assert {"computing", "waiting", "receiving"} <= {*drawn(charts.timeline_chart(spans))}
+
+
+def test_a_share_of_all_ends_at_all():
+    fates = pd.DataFrame({"label": "asp", "fate": ["0", "1"], "gradients": [1, 2], "share": [1 / 3, 2 / 3 + 1e-9]})
+    assert [text for text in drawn(charts.contribution_chart(fates, "label")) if "%" in text][-1] == "100\u00a0%"
 
 
 def test_a_long_name_beside_a_bar_goes_on_in_another_line():

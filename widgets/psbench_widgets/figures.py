@@ -102,7 +102,7 @@ FIGURES = (
     _curve("train_accuracy", "learn"),
     _curve("train_loss", "learn", "mean over the last quarter of an epoch"),
     _curve("val_loss", "learn"),
-    FigureSpec("time_use", "workers", lambda *_: charts.time_use_chart("source")),
+    FigureSpec("time_use", "workers", lambda _, *names: charts.time_use_chart("source", phases=names)),
     FigureSpec(
         "idle",
         "workers",
@@ -145,7 +145,7 @@ FIGURES = (
 
 
 #: charts whose specification has the values of a column, and which: what is stacked, or in the legend
-_LISTED = {"idle": "reason", "contributions": "fate", "utilisation": "series"}
+_LISTED = {"time_use": "phase", "idle": "reason", "contributions": "fate", "utilisation": "series"}
 
 
 class Figures:
