@@ -43,3 +43,11 @@ TITLES: dict[str, str] = {
     "tree": "From which model each gradient was taken",
     "sequence": "Who sends what to whom",
 }
+#: what a worker does in each phase
+DOING: dict[str, str] = {
+    "compute": "computing",
+    "pull": "receiving",
+    "send": "sending",
+    "wait": "waiting",
+    "cancelled": "cancelled",
+}

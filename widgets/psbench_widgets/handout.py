@@ -11,6 +11,7 @@ from typing import Any
 
 from psbench import charts
 from psbench.errors import ParameterError
+from psbench.percents import spaced
 from psbench.results.run import Run
 from psbench.system.files import write_text
 from psbench_widgets.assets import STATIC, themes
@@ -92,7 +93,7 @@ def _facts(run: Run, label: str) -> dict[str, Any]:
     return {
         "label": label,
         "title": label.replace("_", " "),
-        "facts": f"{names}; seed {experiment.seed}; {experiment.backend}; {run.meta.get('reason', '')}",
+        "facts": f"{names}; seed {experiment.seed}; {experiment.backend}; {spaced(run.meta.get('reason', ''))}",
         "notes": notes if shown < whole else [],
         # beyond its end nothing can be asked for
         "film": picture | {"whole_s": shown},
