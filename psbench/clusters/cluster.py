@@ -102,7 +102,8 @@ class Cluster(Part):
         Between two workers of a host.
     racks : list of int
         The rack of each worker; the servers are in rack 0. Every other rack has a line of
-        `rack_bandwidth_mbit_s` each way, which all messages into it and out of it share.
+        `rack_bandwidth_mbit_s` each way, which all messages into it and out of it share as `link_sharing`
+        says of the servers' link.
     rack_latency_s : float, seconds
         Of such a line, between workers; that to the servers is part of the workers' `latency_s`.
     paces_live_runs : bool

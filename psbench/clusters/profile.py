@@ -99,8 +99,6 @@ class Profile:
             _each(where, "peer_latency_s", self.peer_latency_s, positive=False)
         if self.racks:
             _same_length(where, "racks", self.racks, len(self.speed))
-            if self.link_sharing != "equal":
-                raise ParameterError(f"{where}: racks: needs link_sharing 'equal', got {self.link_sharing!r}")
         self.step_time.check_workers(len(self.speed))
         if self.link_time is not None:
             self.link_time.check_workers(2 * len(self.speed))  # to the servers, and then back

@@ -68,6 +68,35 @@ class SharedLink:
                     del left[each]
         return self._ends[what]
 
+    def ends_of_all(self, sent: Sequence[tuple[float, float, float, int]]) -> list[float]:
+        """Return the ends of messages that are all known: (begin, bytes, maximum rate, rack) of each.
+
+        It takes one step for each begin and end, where `begin` foresees all ends again.
+
+        >>> SharedLink(10.0).ends_of_all([(0.0, 10.0, 10.0, 0), (0.5, 10.0, 10.0, 0)])
+        [1.5, 2.0]
+        """
+        todo = sorted(range(len(sent)), key=lambda each: sent[each][0], reverse=True)
+        ends, left, now = [0.0] * len(sent), dict[int, float](), -inf
+        while todo or left:
+            rates = self._rates(list(left))
+            done_s = min((now + left[each] / rates[each] for each in left), default=inf)
+            until = min(done_s, sent[todo[-1]][0] if todo else inf)
+            for each in left:
+                left[each] -= rates[each] * (until - now)
+            now = until
+            if now < done_s:
+                each = todo.pop()
+                _, left[each], self._limits[each], rack = sent[each]
+                if rack:
+                    self._racks[each] = rack
+                continue
+            for each in [each for each in left if left[each] <= 1e-9 * (1.0 + sent[each][1])]:
+                ends[each] = now
+                del left[each], self._limits[each]
+                self._racks.pop(each, None)
+        return ends
+
     def ends(self, what: object) -> float:
         """Return the end of a message that was begun, as far as it is known."""
         return self._ends[what]

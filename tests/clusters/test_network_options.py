@@ -25,12 +25,14 @@ OPTIONS = {
     "faster down": {"bandwidth_down_mbit_s": [40.0, 10.0, 30.0]},
     "unequal latencies": {"latency_s": [0.5, 0.0, 2.0]},
     "latencies that add up": {"peer_latency_s": [0.5, 0.0, 2.0]},
+    "equal latencies that add up": {"peer_latency_s": [0.5] * WORKERS},
     "latencies that vary": {"link_time": TRACE},
     "a window": {"first_window_bytes": 50_000},
     "small messages are slow": {"achieved_rates": [(0, 1.0), (200_000, 3.0), (400_000, 50.0)]},
     "throttles": {"throttles": [{"worker": 1, "from_s": 0.5, "to_s": 3.0, "factor": 4}]},
     "equal shares up": {"link_sharing": "equal_up"},
     "equal shares": {"link_sharing": "equal"},
+    "two racks in turn": {"racks": [0, 1, 1], "rack_bandwidth_mbit_s": 3.0},
     "two racks": {"link_sharing": "equal", "racks": [0, 1, 1], "rack_bandwidth_mbit_s": 3.0},
     "two servers": {"servers": [0.5, 0.5]},
     "uneven servers": {"servers": [0.75, 0.25], "server_bandwidth_mbit_s": [4.0, 12.0]},
@@ -111,10 +113,13 @@ class Defined:
             racks = [self.racks[worker] for worker, *_ in sent]
             passed = fluid(starts, sizes, limits, self.server, racks, self.line)
         else:
-            free, passed = 0.0, []
-            for (_, size, now), limit in zip(sent, limits, strict=True):
-                begins = max(free, now)
+            free, passed, lines = 0.0, [], {}
+            for (worker, size, now), limit in zip(sent, limits, strict=True):
+                begins, rack = max(free, now), self.racks[worker]
                 free = begins + size / self.server
+                if rack:  # one more queue
+                    begins, limit = max(begins, lines.get(rack, 0.0)), min(limit, self.line)
+                    lines[rack] = begins + size / self.line
                 passed.append(begins + size / min(limit, self.server))
         pairs = zip(passed, sent, strict=True)
         return [at + self.delay(worker, size, back) for at, (worker, size, _) in pairs]
@@ -158,7 +163,11 @@ def pairs():
     all_at_once = [
         name
         for name in OPTIONS
-        if name not in {"equal links, slower down", "faster down", "two servers", "a server without entries"}
+        if name
+        not in {
+            *("equal links, slower down", "faster down", "equal latencies that add up"),
+            *("two servers", "a server without entries"),
+        }
     ]
     return [*ones, *twos, ("unequal links", "unequal latencies", "equal shares"), tuple(all_at_once)]
 

@@ -84,7 +84,7 @@ def record_fit(name: str, folder: Path, again: bool) -> None:
     if "fit" in found.runs and (folder / "diagnosis.json").exists() and not again:
         return
     found.load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    probes = [probe.but(seed=turn) for turn in range(2) for probe in probes_of(experiment)]
+    probes = [each.but(seed=seed) for seed, each in enumerate(2 * probes_of(experiment, with_peers=True))]
     runs = []
     for number, probe in enumerate(probes, 1):
         say(f"{name}: probe {number} of {len(probes)}, {probe.title}")
