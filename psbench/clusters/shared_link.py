@@ -77,24 +77,29 @@ class SharedLink:
         [1.5, 2.0]
         """
         todo = sorted(range(len(sent)), key=lambda each: sent[each][0], reverse=True)
-        ends, left, now = [0.0] * len(sent), dict[int, float](), -inf
+        ends, left = [0.0] * len(sent), dict[int, float]()
+        now = sent[todo[-1]][0] if todo else 0.0
         while todo or left:
             rates = self._rates(list(left))
-            done_s = min((now + left[each] / rates[each] for each in left), default=inf)
-            until = min(done_s, sent[todo[-1]][0] if todo else inf)
+            least_s = min((left[each] / rates[each] for each in left), default=inf)
+            begins_s = sent[todo[-1]][0] if todo else inf
+            step_s = min(least_s, begins_s - now)
+            if least_s <= step_s:  # by seconds that are left: a message may take less than the clock resolves
+                now += least_s
+                done = [each for each in left if left[each] / rates[each] <= least_s * (1 + 1e-9)]
+            else:
+                now, done = begins_s, []
             for each in left:
-                left[each] -= rates[each] * (until - now)
-            now = until
-            if now < done_s:
+                left[each] -= rates[each] * step_s
+            for each in done:
+                ends[each] = now
+                del left[each], self._limits[each]
+                self._racks.pop(each, None)
+            if not done:
                 each = todo.pop()
                 _, left[each], self._limits[each], rack = sent[each]
                 if rack:
                     self._racks[each] = rack
-                continue
-            for each in [each for each in left if left[each] <= 1e-9 * (1.0 + sent[each][1])]:
-                ends[each] = now
-                del left[each], self._limits[each]
-                self._racks.pop(each, None)
         return ends
 
     def ends(self, what: object) -> float:

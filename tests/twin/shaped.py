@@ -50,7 +50,7 @@ STRATEGIES: dict[str, Any] = {
     "d_psgd": "d_psgd",
 }
 #: what the probes are runs of; the others are predicted without having been run
-FITTED = ("bsp", "asp")
+FITTED = ("bsp", "asp", "all_reduce")
 #: goals: the error of fitted strategies and of others, and the median width of bands
 ERRORS, WIDTH = {True: 0.10, False: 0.15}, 0.25
 #: live differences exceed noise from so many times what single runs deviate by

@@ -14,7 +14,7 @@ from psbench.twin.exchanges import last_version
 from psbench.twin.fitted import SPREAD
 from psbench.twin.measures import measures_of
 from psbench.twin.size_classes import Z90
-from tests.twin.known import PLAIN, TRUTH, steady
+from tests.twin.known import ASP, PLAIN, TRUTH, steady
 
 
 def test_what_differs_from_one_run_to_the_next_is_in_bands(measured):
@@ -42,8 +42,23 @@ def test_the_luck_of_twins_is_taken_out_of_the_deviation_between_runs():
     within, lack = (0.06 - 0.2**2 / 3 + 0.045) / 3, ((0.2 / 3) ** 2 + 0.15**2) / 2
     expected = np.sqrt(of_three**2 * within + of_two**2 * lack - (3 * 1e-3 + 2 * 2e-3) / 5)
     assert between_runs.between_runs(probes) == (pytest.approx(expected), 3)
+    # by how much two are off that were left out of the fit counts in the place of these means
+    left_out = [between_runs.BesideTwins([None], np.array([apart]), 0.0, None) for apart in (0.4, -0.2)]
+    expected = np.sqrt(of_three**2 * within + of_two**2 * (0.4**2 + 0.2**2) / 2 - (3e-3 + 4e-3) / 5)
+    assert between_runs.between_runs(probes, left_out) == (pytest.approx(expected), 3)
     once = between_runs.BesideTwins([None], np.array([0.5]), 0.0, None)
     assert between_runs.between_runs([once, once]) == (0.0, 0)
+
+
+def test_what_probes_are_off_by_that_were_left_out_of_the_fit_is_in_bands(measured):
+    """Messages of ASP take 20 ms and those of BSP 1 ms: neither tells the other, and bands say so."""
+    slow = ASP.but(cluster=TRUTH | {"latency_s": 0.02, "link_time": None}, stop={"updates": 120})
+    kinds = PLAIN.but(stop={"updates": 30}), slow
+    found = Calibration.of([ps.run(each.but(seed=seed)) for seed in (0, 1) for each in kinds])
+    told = [each for each in found.remarks if "without its own messages" in each]
+    assert [each.split()[1] for each in told] == ["bsp", "asp"]
+    assert found.between_runs > 0.3
+    assert "without its own messages" not in "".join(measured.remarks)  # each of its probes was run once
 
 
 def test_what_a_fit_errs_by_for_other_workers_is_drawn_for_more(measured):

@@ -64,6 +64,8 @@ def test_equal_shares_of_a_link_are_those_of_the_simulator():
     begin = np.random.default_rng(0).uniform(0, 1, 60)
     sizes = np.full(60, 12_500)
     assert shared_s(begin, 0.05) == pytest.approx(passing_s(begin, sizes, 2.0))
+    # messages that take less than the clock resolves after hours, as on a link that costs next to nothing
+    assert passing_s(begin + 1e4, sizes, 1e15) == pytest.approx(np.zeros(60), abs=1e-9)
 
 
 RATES = [[0.0, 2.0], [8000.0, 10.0], [100_000.0, 40.0]]
