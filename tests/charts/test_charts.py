@@ -348,6 +348,7 @@ def test_a_worker_that_never_waits_is_shown_not_to(runs):
 def test_where_no_worker_waited_the_chart_says_so(runs):
     asp = next(figure for figure in charts.worker_figures(runs[2]) if figure.name == "idle")
     assert {"Waiting, by reason", "No worker waited."} == {*drawn(asp.chart)}
+    assert "no worker waited" in runs[2].chart("idle", "time_use")._words().lower()  # beside others, too
     (of_all,) = [f for f in charts.comparison_figures({"bsp": runs[:2], "asp": runs[2:4]}) if f.name == "idle"]
     assert of_all.table.to_dict("records")[-1] == {"label": "asp", "reason": "barrier", "fraction": 0.0}
     (alone,) = [figure for figure in charts.comparison_figures({"asp": runs[2:4]}) if figure.name == "idle"]
