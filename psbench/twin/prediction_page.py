@@ -133,7 +133,7 @@ def write_prediction(found: Predictions, path: Path) -> Path:
         "waiting",
         "unused",
         *found.priced.values(),
-        *([f"s to {exact_percent(found.target)}"] if asked else []),
+        *([found.to_target] if asked else []),
     ]
     rows = [
         [
