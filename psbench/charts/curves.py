@@ -217,9 +217,7 @@ def _ends(
         .transform_joinaggregate(last=f"max({x})", groupby=["label"])
         .transform_filter(f"datum['{x}'] == datum.last")
         .transform_calculate(is_below=f"isValid(datum.next) && datum.next > datum['{y}'] ? 1 : 0")
-        .transform_joinaggregate(
-            least=f"min({y})", most=f"max({y})", lines="count()", below="sum(is_below)"
-        )
+        .transform_joinaggregate(least=f"min({y})", most=f"max({y})", lines="count()", below="sum(is_below)")
         .transform_window(place="row_number()", sort=[alt.SortField(y, order="descending")])
     )
     # a name stands above its end, or below it if the other line goes on above and there is room

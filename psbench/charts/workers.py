@@ -51,22 +51,26 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
     height : int, pixels, optional
         By default 17 for each worker.
     """
-    base = alt.Chart().transform_calculate(doing=_DOING).encode(
-        x=alt.X(
-            "start_s:Q",
-            title="time",
-            scale=alt.Scale(zero=False, nice=False),
-            axis=time_axis(data, "start_s", "end_s"),
-        ),
-        x2=alt.X2("end_s"),
-        y=alt.Y("worker:O", title="worker", axis=alt.Axis(grid=False)),
-        color=_phase_colour(data, symbolType="square"),
-        tooltip=[
-            *tooltips("worker:O", "doing:N", "reason:N"),
-            alt.Tooltip("waited_for:O", title="waited for worker"),
-            alt.Tooltip("start_s:Q", title="from (s)", format=".5~g"),
-            alt.Tooltip("end_s:Q", title="to (s)", format=".5~g"),
-        ],
+    base = (
+        alt.Chart()
+        .transform_calculate(doing=_DOING)
+        .encode(
+            x=alt.X(
+                "start_s:Q",
+                title="time",
+                scale=alt.Scale(zero=False, nice=False),
+                axis=time_axis(data, "start_s", "end_s"),
+            ),
+            x2=alt.X2("end_s"),
+            y=alt.Y("worker:O", title="worker", axis=alt.Axis(grid=False)),
+            color=_phase_colour(data, symbolType="square"),
+            tooltip=[
+                *tooltips("worker:O", "doing:N", "reason:N"),
+                alt.Tooltip("waited_for:O", title="waited for worker"),
+                alt.Tooltip("start_s:Q", title="from (s)", format=".5~g"),
+                alt.Tooltip("end_s:Q", title="to (s)", format=".5~g"),
+            ],
+        )
     )
     layers = [
         base.transform_filter(alt.datum.phase == phase).mark_bar(

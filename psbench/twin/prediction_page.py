@@ -9,6 +9,7 @@ import pandas as pd
 
 from psbench.charts import Figure, stack
 from psbench.charts.colours import looks
+from psbench.charts.names import words_of_field
 from psbench.charts.pieces import look_scale
 from psbench.charts.ticks import parameter_axis
 from psbench.errors import ParameterError
@@ -65,7 +66,7 @@ def prediction_figure(found: Predictions) -> Figure:
 
 def _tooltips(x: str) -> list[alt.Tooltip]:
     numbers = [alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "low", "high")]
-    return [alt.Tooltip("label:N"), *([alt.Tooltip("x", title=x)] if x else []), *numbers]
+    return [alt.Tooltip("label:N"), *([alt.Tooltip("x", title=words_of_field(x))] if x else []), *numbers]
 
 
 def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
@@ -132,7 +133,7 @@ def write_prediction(found: Predictions, path: Path) -> Path:
         "waiting",
         "unused",
         *found.priced.values(),
-        *([f"s to {exact_percent(found.target)}"] if asked else []),
+        *([found.to_target] if asked else []),
     ]
     rows = [
         [

@@ -107,6 +107,11 @@ class Predictions:
         return statistics.median(row.judged_by.width for row in self.rows)
 
     @property
+    def to_target(self) -> str:
+        """The heading of the seconds to the target; empty without one."""
+        return "" if self.target is None else f"s to {exact_percent(self.target)}"
+
+    @property
     def priced(self) -> dict[str, str]:
         """The bands of energy and cost by name, with their headings, if the cluster has watts, or prices."""
         given = [name for name in _PRICED if all(getattr(row, name) is not None for row in self.rows)]
@@ -132,7 +137,7 @@ class Predictions:
         asked = self.target is not None
         head = f"{'strategy':<34}{'s an update':>26}{'s an epoch':>26}{'waiting':>9}{'unused':>8}"
         head += "".join(f"{heading:>26}" for heading in self.priced.values())
-        lines = [head + (f"{f's to {exact_percent(self.target)}':>26}" if asked else "")]
+        lines = [head + (f"{self.to_target:>26}" if asked else "")]
         for row in self.rows:
             cells = [row.update_s, row.epoch_s]
             line = f"{row.title:<34}" + "".join(f"{cell!s:>26}" for cell in cells)

@@ -227,8 +227,8 @@ def _widths(cells: Sequence[LiveAndTwin]) -> str:
 _COVERED, _TO_TELL = (0.85, 0.95), 20
 _PARTS = {"b": "another seed", "c": "strategies left out", "d": "more workers than were fitted"}
 _HEAD = (
-    f"{'':3}{'strategy':<22}{'live s':>9}{'twin s':>9}{'error':>8}{'noise':>7}{'to ' + exact_percent(TARGET):>8}{'waiting':>9}"
-    f"{'W1':>7}{'max':>5}{'bytes':>7}{'in band':>8}"
+    f"{'':3}{'strategy':<22}{'live s':>9}{'twin s':>9}{'error':>8}{'noise':>7}"
+    f"{'to ' + exact_percent(TARGET):>8}{'waiting':>9}{'W1':>7}{'max':>5}{'bytes':>7}{'in band':>8}"
 )
 
 

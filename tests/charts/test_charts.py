@@ -40,9 +40,7 @@ def fields(spec: object) -> set[str]:
     return set().union(*(fields(value) for value in spec)) if isinstance(spec, list) else set()
 
 
-def svg_of(
-    chart: alt.Chart | alt.LayerChart, data: pd.DataFrame | None = None, width: int = 640
-) -> str:
+def svg_of(chart: alt.Chart | alt.LayerChart, data: pd.DataFrame | None = None, width: int = 640) -> str:
     """The chart as it is drawn, with rows in the place of those that it will be sent."""
     spec = charts.stack([chart], width).to_dict()
     if data is not None:
@@ -168,8 +166,12 @@ def test_time_that_is_spent_waiting_has_one_name_in_legends():
 
 
 def test_a_share_of_all_ends_at_all():
-    fates = pd.DataFrame({"label": "asp", "fate": ["0", "1"], "gradients": [1, 2], "share": [1 / 3, 2 / 3 + 1e-9]})
-    assert [text for text in drawn(charts.contribution_chart(fates, "label")) if "%" in text][-1] == "100\u00a0%"
+    fates = pd.DataFrame(
+        {"label": "asp", "fate": ["0", "1"], "gradients": [1, 2], "share": [1 / 3, 2 / 3 + 1e-9]}
+    )
+    assert [text for text in drawn(charts.contribution_chart(fates, "label")) if "%" in text][
+        -1
+    ] == "100\u00a0%"
 
 
 def test_a_long_name_beside_a_bar_goes_on_in_another_line():
@@ -348,7 +350,10 @@ def test_a_worker_that_never_waits_is_shown_not_to(runs):
 def test_where_no_worker_waited_the_chart_says_so(runs):
     asp = next(figure for figure in charts.worker_figures(runs[2]) if figure.name == "idle")
     assert {"Waiting, by reason", "No worker waited."} == {*drawn(asp.chart)}
-    (of_all,) = [f for f in charts.comparison_figures({"bsp": runs[:2], "asp": runs[2:4]}) if f.name == "idle"]
+    assert "no worker waited" in runs[2].chart("idle", "time_use")._words().lower()  # beside others, too
+    (of_all,) = [
+        f for f in charts.comparison_figures({"bsp": runs[:2], "asp": runs[2:4]}) if f.name == "idle"
+    ]
     assert of_all.table.to_dict("records")[-1] == {"label": "asp", "reason": "barrier", "fraction": 0.0}
     (alone,) = [figure for figure in charts.comparison_figures({"asp": runs[2:4]}) if figure.name == "idle"]
     assert "No worker waited." in drawn(alone.chart)
@@ -357,7 +362,7 @@ def test_where_no_worker_waited_the_chart_says_so(runs):
 @pytest.mark.parametrize("at", [(2.0, 4.0), (9.0, 1.0), (5.0, 1.5)])
 @pytest.mark.parametrize(("width", "least"), [(240, 5), (520, 7)])
 def test_names_of_bounds_lie_over_nothing(at, width, least):
-    """Neither over each other nor over the run's own name; most of the eight have room, more in a wide chart."""
+    """Neither over each other nor over the run's own name; most of the eight have room."""
     bounds = (0, 1, 2, 3, 5, 8, 13, None)
     labels = ["ASP" if bound is None else f"bound {bound}" for bound in bounds]
     took = [2 + 7 / (1 + 0.4 * (20 if bound is None else bound)) for bound in bounds]

@@ -89,11 +89,12 @@ def _facts(run: Run, label: str) -> dict[str, Any]:
     picture = film(experiment, run.log, label, "run", at_s=0.0)
     shown, whole = picture["end_s"], picture["whole_s"]
     names = ", ".join(titles_of(experiment, "data", "model", "cluster", "sharding"))
+    ended = spaced(run.meta.get("reason", ""))
     notes = [f"This file shows the first {shown:.4g} s of {whole:.4g} s; the charts cover the whole run."]
     return {
         "label": label,
         "title": label.replace("_", " "),
-        "facts": f"{names}; seed {experiment.seed}; {experiment.backend}; {spaced(run.meta.get('reason', ''))}",
+        "facts": f"{names}; seed {experiment.seed}; {experiment.backend}; {ended}",
         "notes": notes if shown < whole else [],
         # beyond its end nothing can be asked for
         "film": picture | {"whole_s": shown},

@@ -120,6 +120,8 @@ def test_a_setting_without_a_parameter_is_a_row_in_the_order_of_the_grid():
     sheet = found.lines("strategy")
     titles = [chart["title"] for chart in sheet.to_dict()["vconcat"]]
     assert [title.rpartition(" ")[2] for title in titles] == ["3.0", "1.0", "nan"]
+    along = found.lines("strategy.staleness_bound", by="strategy").to_dict()["vconcat"][0]
+    assert {layer["encoding"]["x"]["title"] for layer in along["layer"]} == {"staleness bound"}
     one = ps.Sweep(found.outcomes[1:])  # a single bound, and none
     assert len(one.lines("strategy").to_dict()["vconcat"]) == 2
     compared = found.comparison(unequal=True).groups

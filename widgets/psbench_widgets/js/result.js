@@ -25,7 +25,7 @@ export class Result {
       run.val_accuracy !== null && ["accuracy", percent(run.val_accuracy, 1), "accuracy reached"],
       ["time", `${amount(run.time_s)} s`, `${clock}, ${epochs}`],
       run.idle !== null && ["waiting", percent(run.idle), "of time spent waiting"],
-      run.staleness !== null && ["staleness", run.staleness.toFixed(1), "updates missed per gradient"],
+      run.staleness !== null && ["staleness", run.staleness.toFixed(1), "updates missed (mean)"],
     ];
     const next = run.strategy === "asp" ? "bsp" : "asp";
     const ask = button(`What would ${OTHERS[next]}, have done?`, "psb-link", () => this.fork(next));
