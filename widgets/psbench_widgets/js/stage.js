@@ -169,7 +169,11 @@ export class Stage {
   // Runs beside each other share the axis below the last.
   arrange() {
     this.films.forEach(({ recording, timeline }, i) =>
-      timeline.show(recording, this.highest, i === this.films.length - 1),
+      timeline.show(recording, {
+        highest: this.highest,
+        isLow: isLow.matches,
+        hasAxis: i === this.films.length - 1,
+      }),
     );
   }
 
