@@ -301,7 +301,7 @@ def test_runs_are_called_by_what_differs_and_equal_ones_are_recognised(panel: Pa
 def colours_of(panel: Panel, chart: str) -> dict[str, str]:
     """The colour of each run in a chart, from its one scale of labels."""
     text = json.dumps(panel._figures.charts[chart].spec)
-    (scale,) = {scale for scale in re.findall(r'"color": \{[^{}]*"scale": (\{[^{}]*\})', text)}
+    (scale,) = set(re.findall(r'"color": \{[^{}]*"scale": (\{[^{}]*\})', text))
     found = json.loads(scale)
     return dict(zip(found["domain"], found["range"], strict=True))
 

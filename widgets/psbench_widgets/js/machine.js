@@ -5,6 +5,7 @@ const WIDTH = 360;
 const HEIGHT = 172;
 const MIDDLE = 72; // of a ring, from above
 const BEND = 26; // pixels that a line between two workers of a ring is bent
+const NO_COMPOSITION = { name: "", collective: false, peers: false };
 const NAMED = 12; // more workers than this have no room for words under them
 const SPELLED = 4; // so many have room for whole words
 const LETTER = 6.2; // of the words under a worker
@@ -15,7 +16,8 @@ const MOST = 40; // and more than this are drawn evenly thinned
 // and their links can be pressed if `press` is given: { hold(), release(), choose(what, worker, factor),
 // now(what, worker), fork() }, where what is speed, link, kill or back.
 export function machine(state, about, colours, selected, press = null) {
-  const composition = about.compositions?.[state.composition] ?? { name: "", collective: false };
+  const composition = about.compositions?.[state.composition] ?? NO_COMPOSITION;
+  const { peers } = composition;
   const all = about.workers ?? state.workers.map((w) => w.worker);
   const every = Math.ceil(all.length / MOST);
   const shown = all.filter((_, i) => i % every === 0);
@@ -35,8 +37,8 @@ export function machine(state, about, colours, selected, press = null) {
   svg.append(links, nodes, messages);
   if (composition.collective)
     nodes.append(
-      words(WIDTH / 2, HEIGHT / 2 - 3, `version ${state.version}`, "psb-strong"),
-      words(WIDTH / 2, HEIGHT / 2 + 12, "with every worker"),
+      words(WIDTH / 2, HEIGHT / 2 - 3, peers ? "no server" : `version ${state.version}`, "psb-strong"),
+      words(WIDTH / 2, HEIGHT / 2 + 12, peers ? "each has its own model" : "with every worker"),
     );
   else server(nodes, state, composition);
   const clocks = state.workers.map((w) => w.clock);
