@@ -7,7 +7,7 @@ the same moment of the run. A chart is sent what is new in it; where nothing has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -31,11 +31,15 @@ MANY, GROUPS = 25, 10
 
 @dataclass
 class Shown:
-    """The displayed run, which may still be running: its label, its facts, and its tables."""
+    """The displayed run, which may still be running: its label, its facts, and its tables.
+
+    `among` are the labels of all runs of the page, so that each has one colour everywhere.
+    """
 
     label: str
     log: EventLog
     meta: Mapping[str, Any]
+    among: Sequence[str] = ()
     tables: GrowingTables = field(init=False)
     rows: int = 0
 
@@ -58,7 +62,7 @@ class FigureSpec:
 
     `key` is the name of the chart (`charts.TITLES`). `is_curve` says that rows are only ever added, and that
     it is drawn against a chosen axis; the others are replaced when they change. `names_runs` says that the
-    chart has a run's name or colour in it.
+    chart has a run's name or colour in it. `nothing` is said where a run has no row of it.
     """
 
     key: str
@@ -67,6 +71,7 @@ class FigureSpec:
     note: str = ""
     is_curve: bool = False
     names_runs: bool = False
+    nothing: str = ""
 
     @property
     def title(self) -> str:
@@ -76,7 +81,8 @@ class FigureSpec:
 
 def _curve(y: str, group: str, note: str = "") -> FigureSpec:
     def make(shown: list[Shown], x: str) -> Any:
-        chart = charts.curve("source", y, x, labels=[each.label for each in shown], height=HEIGHT)
+        drawn = [each.label for each in shown]
+        chart = charts.curve("source", y, x, labels=_among(shown), shown=drawn, height=HEIGHT)
         spec = bare(chart)
         return spec if group != "first" else _without_axis_titles(spec)
 
@@ -85,7 +91,7 @@ def _curve(y: str, group: str, note: str = "") -> FigureSpec:
 
 def _histogram(quantity: str, note: str) -> FigureSpec:
     def make(shown: list[Shown], *_: Any) -> Any:
-        return charts.histogram("source", quantity, labels=[shown[0].label])
+        return charts.histogram("source", quantity, labels=[shown[0].label], among=_among(shown))
 
     return FigureSpec(quantity, "updates", make, note, names_runs=True)
 
@@ -101,14 +107,19 @@ FIGURES = (
     _curve("train_accuracy", "learn"),
     _curve("train_loss", "learn", "mean over the last quarter of an epoch"),
     _curve("val_loss", "learn"),
-    FigureSpec("time_use", "workers", lambda *_: charts.time_use_chart("source")),
-    FigureSpec("idle", "workers", lambda _, *why: charts.idle_chart("source", reasons=why)),
+    FigureSpec("time_use", "workers", lambda _, *names: charts.time_use_chart("source", phases=names)),
+    FigureSpec(
+        "idle",
+        "workers",
+        lambda _, *why: charts.idle_chart("source", reasons=why),
+        nothing=charts.NO_WAIT,
+    ),
     FigureSpec("utilisation", "workers", lambda _, *names: charts.utilisation_chart("source", names)),
     FigureSpec("traffic", "updates", lambda *_: charts.traffic_over_time_chart("source")),
     FigureSpec(
         "share",
         "workers",
-        lambda shown, *_: charts.share_chart("source", labels=[shown[0].label]),
+        lambda shown, *_: charts.share_chart("source", labels=[shown[0].label], among=_among(shown)),
         note="dashed: an equal share",
         names_runs=True,
     ),
@@ -139,7 +150,7 @@ FIGURES = (
 
 
 #: charts whose specification has the values of a column, and which: what is stacked, or in the legend
-_LISTED = {"idle": "reason", "contributions": "fate", "utilisation": "series"}
+_LISTED = {"time_use": "phase", "idle": "reason", "contributions": "fate", "utilisation": "series"}
 
 
 class Figures:
@@ -186,7 +197,7 @@ class Figures:
         self._about.clear()
         for chart in self.charts.values():
             chart.clear()
-            chart.state = "empty"
+            chart.state, chart.nothing = "empty", ""
         self._draw_curves()
         for beside in shown[1:]:
             beside.read(len(beside.log))
@@ -221,7 +232,8 @@ class Figures:
 
     def _spec(self, figure: FigureSpec, shown: list[Shown], *about: Any) -> dict[str, Any]:
         """Return a specification, cached because Altair takes a while to create one."""
-        who = (each.label for each in shown) if figure.names_runs else ()
+        places = {label: place for place, label in enumerate(_among(shown))}
+        who = ((each.label, places[each.label]) for each in shown) if figure.names_runs else ()
         key = (figure.key, *who, about)
         if key not in self._made:
             self._made[key] = bare(figure.make_chart(shown, *about))
@@ -251,7 +263,9 @@ class Figures:
                 continue
             chart = self.charts[figure.key]
             is_whole = figure.is_curve or (figure is TRADE and words.startswith("up to"))
-            span = whole if is_whole else f"{whose}{words}" + ("" if chart.count() else ": none")
+            chart.nothing = "" if chart.count() else figure.nothing
+            none = "" if chart.count() or figure.nothing else ": none"
+            span = whole if is_whole else f"{whose}{words}{none}"
             if isinstance(next(iter(self._sent.get(figure.key, {}).get("worker", ())), None), str):
                 pushes = figure.key in ("share", "contributions")
                 least, most = ("push least", "push most") if pushes else ("wait least", "wait most")
@@ -273,7 +287,8 @@ class Figures:
             else:
                 self._replace(figure, first.tables)
             chart = self.charts[figure.key]
-            state = "empty" if not chart.count() else "done" if final else "live"
+            is_empty = not chart.count() and not (figure.nothing and first.tables.has_pushes)
+            state = "empty" if is_empty else "done" if final else "live"
             if chart.state != state:
                 chart.state = state
         self._say_span("whole run" if final else "so far")
@@ -290,7 +305,7 @@ class Figures:
         times = first.log.rows()["time_s"]
 
         def read_to(time_s: float) -> Shown:
-            found = Shown(first.label, first.log, first.meta)
+            found = Shown(first.label, first.log, first.meta, first.among)
             found.read(int(np.searchsorted(times, time_s, side="right")))
             return found
 
@@ -355,6 +370,13 @@ class Figures:
         """Close the charts' channels to the page."""
         for chart in self.charts.values():
             chart.close()
+
+
+def _among(shown: list[Shown]) -> list[str]:
+    """Return the labels of all runs of the page, with those that are new to it at the end."""
+    return list(
+        dict.fromkeys([*(label for each in shown for label in each.among), *(e.label for e in shown)])
+    )
 
 
 def _rows(key: str, points: list[Columns], marks: list[dict[str, Any]]) -> Columns:
@@ -445,9 +467,10 @@ def _tenth(number: int) -> str:
 
 
 def with_sweep(own: Columns, swept: Columns) -> Columns:
-    """Return a run's point, labelled "this run", and the points of the bounds behind it."""
-    named = {**own, "label": ["this run"], "order": [None]}
-    return {name: [*swept.get(name, ()), *values] for name, values in named.items()}
+    """Return a run's point, labelled "this run", and the points of the bounds behind it, with their names."""
+    of_run = {**own, "label": ["this run"], "order": [None]}
+    points = {name: [*swept.get(name, ()), *values] for name, values in of_run.items()}
+    return points | charts.names_of_points(points)
 
 
 def _labels(meta: Mapping[str, Any]) -> Columns:

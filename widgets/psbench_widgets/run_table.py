@@ -12,6 +12,7 @@ from typing import Any
 from psbench import charts
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
+from psbench.percents import spaced
 from psbench.results.comparison import Comparison, comparison_of
 from psbench.results.run import Run, load_runs
 from psbench_widgets.bridge import Job
@@ -78,9 +79,10 @@ class RunEntry:
 
 
 def _measures(summary: dict[str, Any]) -> dict[str, Any]:
-    names = ("epochs", "time_s", "updates", "best_val_accuracy", "reason", "digest")
+    names = ("epochs", "time_s", "updates", "best_val_accuracy", "digest")
     idle = summary["idle_fraction"]
     return {name: summary[name] for name in names} | {
+        "reason": spaced(summary["reason"]),
         "val_accuracy": summary["final"]["val_accuracy"],
         "idle": sum(idle) / len(idle) if idle else None,
         "staleness": summary["staleness"]["mean"],
@@ -169,7 +171,7 @@ class RunTable:
             first: dict[tuple[str, int], int] = {}
             lines = []
             ticked = [entry for entry in entries if entry.ticked and entry.run is not None]
-            found = charts.looks(entry.label for entry in ticked)  # as in the charts that compare them
+            found = charts.looks(self.labels())  # as in the charts
             colours = {entry.number: found[entry.label].colour for entry in ticked}
             for line in (entry.plain() for entry in entries):
                 line["colour"] = colours.get(line["number"], line["colour"])
@@ -186,6 +188,10 @@ class RunTable:
     def ticked(self) -> list[RunEntry]:
         with self._lock:
             return [e for _, e in sorted(self._entries.items()) if e.ticked and e.run is not None]
+
+    def labels(self) -> list[str]:
+        """Return the labels of the ticked runs, in the order that gives each its colour."""
+        return [entry.label for entry in self.ticked()]
 
     def compare(self, target: float | None = None) -> Comparison | None:
         """Return the comparison of the ticked runs, by the names that they have here; None without any."""

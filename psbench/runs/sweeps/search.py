@@ -116,8 +116,9 @@ class Search(ShownTable):
     def remarks(self) -> list[str]:
         """The target of the search, its result and its cost."""
         called = self.metric.replace("_", " ")
+        target, tolerance = map(self._in_text, (self.target, self.tolerance))
         lines = [
-            f"target: {called} {self.target:.4g}, the mean of whole runs; tolerance {self.tolerance:g}",
+            f"target: {called} {target}, the mean of whole runs; tolerance {tolerance}",
             f"found: {_share(self.fraction)} of the epochs under the first strategy",
         ]
         if self.runs:
