@@ -83,16 +83,19 @@ class Recording:
     def between(self, from_s: float, to_s: float) -> Recording:
         """Return the part of the recording between two times, with the state at its beginning.
 
-        What is under way at its edges is there whole: a wait is as long as it was, and ends with its push.
+        What is under way at its edges is there whole: a wait is as long as it was, and ends with its push,
+        and with what its worker does then.
         """
         cut: dict[str, Table] = {}
         spans = self.spans
         here = (spans["start_s"] <= to_s) & (spans["end_s"] > from_s)
         ends_s = spans["end_s"][here & (spans["waited_for"] >= 0)]
         ended_s = max(to_s, float(ends_s.max(initial=0.0)))
+        waited = (here & (spans["waited_for"] >= 0))[:-1] & (spans["worker"][1:] == spans["worker"][:-1])
+        follows = np.append(np.zeros(min(1, len(here)), dtype=bool), waited)
         for name, table in self.tables.items():
             if name == "spans":
-                keep = here
+                keep = here | follows
             elif name == "pushes":
                 keep = (table["sent_s"] <= ended_s) & (table["left_s"] >= from_s)
             else:

@@ -116,36 +116,57 @@ def told(recorded: Recording, time_s: float, whole_s: float) -> str:
     longest = waits[lasts.index(max(lasts))]
     whom = int(spans["waited_for"][longest])
     group = [int(spans["worker"][span]) for span in waits if int(spans["waited_for"][span]) == whom]
-    if len(group) == 1:
-        who = f"Worker {group[0]} is"
-    elif len(group) > 4:
-        who = f"{len(group)} workers are"
-    else:
-        who = f"Workers {', '.join(map(str, group[:-1]))} and {group[-1]} are"
+    who = f"{_names(group)} {'is' if len(group) == 1 else 'are'}"
     end = float(spans["end_s"][longest])
     until = " in all" if end < whole_s else ", until the run ends"
     it = f"Worker {spans['worker'][longest]} waits longest," if len(group) > 1 else "It waits"
     waiting = f"{who} waiting{f' for worker {whom}' if whom >= 0 else ''}."
     text = f"{waiting} {it} {duration(max(lasts))}{until}: {recorded.whys[spans['why'][longest]]}."
     if end < whole_s:
-        text += " " + _ending(recorded, whom, end, f"in {duration(end - time_s)}")
+        free = [worker for worker in group if _goes_on(recorded, worker, end)]
+        text += " " + _ending(recorded, whom, end, f"in {duration(end - time_s)}", _then(free, group))
     more = len(waits) - len(group)
     return text + (f" {more} more worker{'s wait' if more > 1 else ' waits'}." if more else "")
 
 
-def _ending(recorded: Recording, whom: int, end_s: float, when: str) -> str:
+def _names(workers: list[int]) -> str:
+    if len(workers) == 1:
+        return f"Worker {workers[0]}"
+    if len(workers) > 4:
+        return f"{len(workers)} workers"
+    return f"Workers {', '.join(map(str, workers[:-1]))} and {workers[-1]}"
+
+
+def _goes_on(recorded: Recording, worker: int, end_s: float) -> bool:
+    """Return whether a worker waits before a time, and does something else from then on."""
+    own = {name: values[recorded.spans["worker"] == worker] for name, values in recorded.spans.items()}
+    waits = np.isin(own["phase"], (STAGES.index("wait"), STAGES.index("switching")))
+    begins = ~waits & np.isclose(own["start_s"], end_s, rtol=1e-9, atol=0)
+    return bool(begins.any() and (waits & (own["end_s"] == end_s)).any())
+
+
+def _then(free: list[int], group: list[int]) -> str:
+    """Return who of a group goes on when the longest wait of it ends."""
+    if not free or len(group) == 1:
+        return " and ends the wait"
+    if len(free) < len(group):
+        return f"; then {_names(free).lower()} {'goes' if len(free) == 1 else 'go'} on"
+    return f"; then {'both' if len(free) == 2 else f'all {len(free)}'} go on"
+
+
+def _ending(recorded: Recording, whom: int, end_s: float, when: str, then: str) -> str:
     """Return what ends a wait: a worker's push that arrives at that time, or that is ready to be sent."""
     pushes = recorded.pushes
     own = {name: values[pushes["worker"] == whom] for name, values in pushes.items()}
     for column, text in (
-        ("arrived_s", "Worker {}'s step {} arrives {} and ends the wait."),
+        ("arrived_s", "Worker {}'s step {} arrives {}{}."),
         ("sent_s", "Worker {} ends its step {} {}, and the exchange begins."),
     ):
         for time_s, arrived_s in zip(own[column], own["arrived_s"], strict=True):
             if np.isclose(time_s, end_s, rtol=1e-9, atol=0):
                 clocks = recorded.clocks
                 own_clocks = clocks["clock"][(clocks["worker"] == whom) & (clocks["time_s"] >= arrived_s)]
-                return text.format(whom, own_clocks[0], when)  # a switch may change it at that instant
+                return text.format(whom, own_clocks[0], when, then)  # a switch may change it at that instant
     return f"The wait ends {when}."
 
 

@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { bySpeed, layout, MANY, sharesAlong } from "../../widgets/psbench_widgets/js/layout.js";
 import { columnsOf, legendOf } from "../../widgets/psbench_widgets/js/legend.js";
 import { Recording } from "../../widgets/psbench_widgets/js/recording.js";
+import { Strip } from "../../widgets/psbench_widgets/js/strip.js";
 
 const numbers = (count) => Array.from({ length: count }, (_, i) => i);
 
@@ -163,4 +164,28 @@ test("a legend has as many columns as its words have room for", () => {
   assert.equal(columns(["alone"], 10), 1);
   const encoding = { color: { legend: { symbolSize: 400 }, scale: { domain: ["a", 1] } } };
   assert.deepEqual(legendOf({ layer: [{}, { encoding }] }), { words: ["a", "1"], symbol: 400 });
+});
+
+test("the strip of a run under way has means, and says what it does not know", () => {
+  // each second a worker computes for .2 s, and waits
+  const seconds = numbers(100).flatMap((t) => [t, t + 0.2]);
+  const spans = { start_s: seconds, end_s: [...seconds.slice(1), 100], phase: seconds.map((_, i) => i % 2) };
+  const strip = Object.assign(Object.create(Strip.prototype), { gathered: new Map() });
+  const piece = (begin, end, whole) => ({
+    ...{ begin, end, whole, about: { key: "run 1" }, phases: ["compute", "wait", "switching"] },
+    ...{ rows: [[0, seconds.length]], tables: { spans } },
+  });
+  const shares = (whole) =>
+    numbers(50).map((i) => strip.share(piece(0, 0, whole), (i * whole) / 50, ((i + 1) * whole) / 50));
+  strip.gather(piece(0, 50, 50));
+  assert.ok(shares(50).every((share) => Math.abs(share - 0.8) < 0.07));
+  strip.gather(piece(99, 100, 100)); // the page has not seen what was between
+  const found = shares(100);
+  assert.ok(found.slice(0, 25).every((share) => Math.abs(share - 0.8) < 0.07));
+  assert.deepEqual([...new Set(found.slice(25, 49))], [null]);
+  assert.ok(Math.abs(found[49] - 0.8) < 0.2);
+  // between pieces that are close to each other it is like what follows
+  strip.gathered.clear();
+  for (const end of numbers(100).slice(1)) strip.gather(piece(end - 0.9, end - 0.1, 100));
+  assert.ok(shares(100).slice(1, 49).every((share) => share > 0.5 && share < 1));
 });

@@ -73,6 +73,25 @@ test("a wait that the log ends with goes on, or lasts until the run ends", () =>
   assert.equal(said({ end: 11 })[1], "It waits 2 s in all: barrier. The wait ends in 1 s.");
 });
 
+test("who goes on when a push ends waits: those whose wait ends then, and who do not wait again", () => {
+  const wait = { waits: true, waitedFor: 3, lasts: 2, until: 10, reason: "bound" };
+  const of = (worker, more) => ({ worker, ...wait, ...more });
+  const push = { step: 5, arrives: true };
+  const ends = (...workers) => {
+    const state = { time: 9, version: 3, workers, gone: [] };
+    const how = { chosen: null, ended: false, running: false, end: 11, shown: String };
+    return sentence(state, how)[1].split("arrives in 1 s")[1];
+  };
+  const free = (worker) => of(worker, { goesOn: true, end: push });
+  assert.equal(ends(free(0)), " and ends the wait.");
+  assert.equal(ends(free(0), free(1)), "; then both go on.");
+  assert.equal(ends(free(0), free(1), free(2)), "; then all 3 go on.");
+  assert.equal(ends(free(0), { ...free(1), until: 10.5 }), "; then worker 0 goes on.");
+  assert.equal(ends(free(0), free(1), of(2, { goesOn: false, end: push })), "; then workers 0 and 1 go on.");
+  const other = of(4, { waitedFor: 5, goesOn: true });
+  assert.equal(ends(free(0), free(1), other), "; then both go on. 1 more worker waits.");
+});
+
 test("what the piece does not know is asked of the whole log", () => {
   const moment = new Asking();
   moment.take([piece(50, 60, 100)], {});

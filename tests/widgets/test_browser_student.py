@@ -156,7 +156,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert cards.count() == 5
     assert all(" " in text and "?" in text for text in cards.all_text_contents())
     chosen = panel.web.locator('.psb-preset[aria-pressed="true"]')
-    assert chosen.all_text_contents() == ["One slow workerwho waits, and for how long?"]
+    assert chosen.all_text_contents() == ["One slow workerwho waits, and how long?"]
     sentence = " ".join(panel.web.inner_text(".psb-buttons").split())
     assert (
         sentence == "Train with SSP – a bounded lead and a bound of steps on 4 workers: 1, 1, 1, 0.33 × ▶ Run"
@@ -190,7 +190,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
         f"{record['staleness']:.1f}",
     ]
     assert "worker 3 never" in panel.web.text_content(".psb-result p")
-    assert panel.web.text_content(".psb-result .psb-link") == "What would ASP, without waiting, have done?"
+    assert panel.web.text_content(".psb-result .psb-link") == "What if no worker waited (ASP)?"
     whole = recording(panel.lab.finished[0].log, [3])
     at_s = float(panel.web.get_attribute(".psb-stage", "data-now"))
     assert at_s == whole.next("wait", -1.0)

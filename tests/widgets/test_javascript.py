@@ -95,13 +95,16 @@ def test_sentences_of_sixty_moments_are_true_of_the_log(strategy: str) -> None:
     """Who waits, for whom, why, and which push of whom ends the wait."""
     done = run(experiment(strategy))
     times = np.random.default_rng(7).uniform(0, recording(done.log).end_s, 60).tolist()
-    assert len(ends_of_waits(done, times)) >= 4
+    said = sentences(done, times)
+    assert len(ends_of_waits(done, times, said)) >= 4
+    then = {"k_bsp": " and ends the wait.", "all_reduce": "the exchange begins."}
+    assert any(each.endswith(then.get(strategy, "; then all 3 go on.")) for each in said)
 
 
-def ends_of_waits(done: Run, times: list[float]) -> list[str]:
+def ends_of_waits(done: Run, times: list[float], all_said: list[str]) -> list[str]:
     """Return the workers whose push is said to end a wait, each at the time at which that push did."""
     workers = []
-    for at, said in zip(times, sentences(done, times), strict=True):
+    for at, said in zip(times, all_said, strict=True):
         for worker, step, left, unit in ENDING.findall(said):
             left_s = float(left) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit]  # of three digits
             assert pushed(done.log, int(worker), int(step)) - at == pytest.approx(left_s, rel=0.01)
@@ -115,7 +118,7 @@ def test_a_push_that_ends_a_switch_has_the_number_that_it_had_before() -> None:
     at_s = recording(before.log, [3]).next("wait", -1.0)
     assert at_s is not None
     done = run(fork(before, Fork(at_s, strategy="asp")))
-    assert ends_of_waits(done, [at_s + 1e-6]) == ["3"]
+    assert ends_of_waits(done, [at_s + 1e-6], sentences(done, [at_s + 1e-6])) == ["3"]
 
 
 ENDING = re.compile(r"Worker (\d+)(?:'s| ends its) step (\d+)(?: arrives)? in ([\d.]+) (s|ms|µs)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -288,6 +290,20 @@ def test_runs_are_called_by_what_differs_and_equal_ones_are_recognised(panel: Pa
         panel.sent.clear()
         panel.say("beside", number=beside)
         assert [film["about"]["key"] for film in panel.last("films")["films"]] == shown
+    # and in the charts of the run that is watched, alone or beside another, whichever is first
+    panel.say("show", number=2)
+    for chart in ("val_accuracy", "staleness", "share"):
+        assert colours_of(panel, chart) == {"ssp, bound 10": panel.table["colours"]["ssp, bound 10"]}
+    panel.say("beside", number=1)
+    assert colours_of(panel, "val_accuracy") == panel.table["colours"]
+
+
+def colours_of(panel: Panel, chart: str) -> dict[str, str]:
+    """The colour of each run in a chart, from its one scale of labels."""
+    text = json.dumps(panel._figures.charts[chart].spec)
+    (scale,) = set(re.findall(r'"color": \{[^{}]*"scale": (\{[^{}]*\})', text))
+    found = json.loads(scale)
+    return dict(zip(found["domain"], found["range"], strict=True))
 
 
 def test_nothing_is_drawn_for_nobody(panel: Panel) -> None:

@@ -233,6 +233,8 @@ def test_servers_that_add_up_are_drawn_in_the_middle_and_not_as_a_ring() -> None
     places: list[Any] = ["all_reduce", {"name": "summing_servers", "servers": 2}, "parameter_server"]
     drawn = [_composition(ps.strategies.bsp(placement=each)) for each in places]
     assert [(each["collective"], each["servers"]) for each in drawn] == [(True, 1), (False, 2), (False, 1)]
+    peers = _composition(ps.strategies.d_psgd())  # has no server in the middle either
+    assert (peers["collective"], peers["peers"], drawn[0]["peers"]) == (True, True, False)
 
 
 def test_where_no_worker_waited_the_page_says_so(done: Any) -> None:

@@ -7,7 +7,7 @@ the same moment of the run. A chart is sent what is new in it; where nothing has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -31,11 +31,15 @@ MANY, GROUPS = 25, 10
 
 @dataclass
 class Shown:
-    """The displayed run, which may still be running: its label, its facts, and its tables."""
+    """The displayed run, which may still be running: its label, its facts, and its tables.
+
+    `among` are the labels of all runs of the page, so that each has one colour everywhere.
+    """
 
     label: str
     log: EventLog
     meta: Mapping[str, Any]
+    among: Sequence[str] = ()
     tables: GrowingTables = field(init=False)
     rows: int = 0
 
@@ -77,7 +81,8 @@ class FigureSpec:
 
 def _curve(y: str, group: str, note: str = "") -> FigureSpec:
     def make(shown: list[Shown], x: str) -> Any:
-        chart = charts.curve("source", y, x, labels=[each.label for each in shown], height=HEIGHT)
+        drawn = [each.label for each in shown]
+        chart = charts.curve("source", y, x, labels=_among(shown), shown=drawn, height=HEIGHT)
         spec = bare(chart)
         return spec if group != "first" else _without_axis_titles(spec)
 
@@ -86,7 +91,7 @@ def _curve(y: str, group: str, note: str = "") -> FigureSpec:
 
 def _histogram(quantity: str, note: str) -> FigureSpec:
     def make(shown: list[Shown], *_: Any) -> Any:
-        return charts.histogram("source", quantity, labels=[shown[0].label])
+        return charts.histogram("source", quantity, labels=[shown[0].label], among=_among(shown))
 
     return FigureSpec(quantity, "updates", make, note, names_runs=True)
 
@@ -114,7 +119,7 @@ FIGURES = (
     FigureSpec(
         "share",
         "workers",
-        lambda shown, *_: charts.share_chart("source", labels=[shown[0].label]),
+        lambda shown, *_: charts.share_chart("source", labels=[shown[0].label], among=_among(shown)),
         note="dashed: an equal share",
         names_runs=True,
     ),
@@ -227,7 +232,8 @@ class Figures:
 
     def _spec(self, figure: FigureSpec, shown: list[Shown], *about: Any) -> dict[str, Any]:
         """Return a specification, cached because Altair takes a while to create one."""
-        who = (each.label for each in shown) if figure.names_runs else ()
+        places = {label: place for place, label in enumerate(_among(shown))}
+        who = ((each.label, places[each.label]) for each in shown) if figure.names_runs else ()
         key = (figure.key, *who, about)
         if key not in self._made:
             self._made[key] = bare(figure.make_chart(shown, *about))
@@ -299,7 +305,7 @@ class Figures:
         times = first.log.rows()["time_s"]
 
         def read_to(time_s: float) -> Shown:
-            found = Shown(first.label, first.log, first.meta)
+            found = Shown(first.label, first.log, first.meta, first.among)
             found.read(int(np.searchsorted(times, time_s, side="right")))
             return found
 
@@ -364,6 +370,13 @@ class Figures:
         """Close the charts' channels to the page."""
         for chart in self.charts.values():
             chart.close()
+
+
+def _among(shown: list[Shown]) -> list[str]:
+    """Return the labels of all runs of the page, with those that are new to it at the end."""
+    return list(
+        dict.fromkeys([*(label for each in shown for label in each.among), *(e.label for e in shown)])
+    )
 
 
 def _rows(key: str, points: list[Columns], marks: list[dict[str, Any]]) -> Columns:

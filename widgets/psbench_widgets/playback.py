@@ -7,6 +7,7 @@ from typing import Any
 
 from psbench.core.collective import Collective, servers_that_add
 from psbench.core.log import EventLog
+from psbench.core.peer_to_peer import PeerToPeer
 from psbench.core.strategy import Strategy
 from psbench.experiment import Experiment
 from psbench.metrics.recording import Recording, packed
@@ -100,9 +101,11 @@ def _composition(strategy: Strategy) -> dict[str, Any]:
     placement = strategy.placement
     adding = servers_that_add(placement)  # the picture has them in the middle, and else a ring
     servers = adding or placement.num_servers
+    peers = isinstance(placement, PeerToPeer)
     return {
         "name": strategy.name,
-        "collective": isinstance(placement, Collective) and not adding,
+        "collective": peers or (isinstance(placement, Collective) and not adding),
+        "peers": peers,
         "servers": servers,
     }
 

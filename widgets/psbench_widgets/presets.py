@@ -65,7 +65,7 @@ PRESETS = {
         Preset(
             "slow_worker",
             "one slow worker",
-            "who waits, and for how long?",
+            "who waits, and how long?",
             "Four workers, one of them at a third of the speed: who waits for it, and for how long?",
             {"cluster": {**_FOUR, "speed": [1, 1, 1, 0.33]}},
         ),

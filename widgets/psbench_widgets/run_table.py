@@ -171,7 +171,7 @@ class RunTable:
             first: dict[tuple[str, int], int] = {}
             lines = []
             ticked = [entry for entry in entries if entry.ticked and entry.run is not None]
-            found = charts.looks(entry.label for entry in ticked)  # as in the charts that compare them
+            found = charts.looks(self.labels())  # as in the charts
             colours = {entry.number: found[entry.label].colour for entry in ticked}
             for line in (entry.plain() for entry in entries):
                 line["colour"] = colours.get(line["number"], line["colour"])
@@ -188,6 +188,10 @@ class RunTable:
     def ticked(self) -> list[RunEntry]:
         with self._lock:
             return [e for _, e in sorted(self._entries.items()) if e.ticked and e.run is not None]
+
+    def labels(self) -> list[str]:
+        """Return the labels of the ticked runs, in the order that gives each its colour."""
+        return [entry.label for entry in self.ticked()]
 
     def compare(self, target: float | None = None) -> Comparison | None:
         """Return the comparison of the ticked runs, by the names that they have here; None without any."""

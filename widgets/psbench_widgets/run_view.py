@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,10 +91,17 @@ class RunView:
     figures : Figures
     send : callable
         Sends a message to the page.
+    labels : callable
+        Returns the labels of the runs that the page compares, each of which has its colour.
     """
 
-    def __init__(self, figures: Figures, send: Callable[[dict[str, Any]], None]) -> None:
-        self._figures, self._send = figures, send
+    def __init__(
+        self,
+        figures: Figures,
+        send: Callable[[dict[str, Any]], None],
+        labels: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._figures, self._send, self._labels = figures, send, labels
         self._lock = threading.RLock()
         self._job: Job | None = None
         self._progress: RunProgress | None = None
@@ -122,7 +129,8 @@ class RunView:
         self._shown = [_Film(job.experiment, log, label, job.number)]
         self._stop = self._read = 0
         self._due = self._affordable = self._deferred = 0.0
-        self._figures.show(Shown(label, log, job.meta), machines=machines_of(job.experiment))
+        shown = Shown(label, log, job.meta, self._labels())
+        self._figures.show(shown, machines=machines_of(job.experiment))
 
     @property
     def is_seen(self) -> bool:
@@ -203,7 +211,8 @@ class RunView:
         with self._lock:
             self._job = None
             self._shown = [_film(each) for each in entries]
-            shown = [Shown(e.label, e.run.log, e.run.meta) for e in entries if e.run is not None]
+            among = self._labels()
+            shown = [Shown(e.label, e.run.log, e.run.meta, among) for e in entries if e.run is not None]
             self._figures.show(*shown, machines=machines_of(entries[0].experiment))
             self._figures.refresh(final=True)
             self.show_moment(at_s)

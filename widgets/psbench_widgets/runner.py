@@ -36,7 +36,7 @@ class Runner:
     def __init__(self, page: PanelPage, figures: Figures, questions: Questions, renderer: str) -> None:
         self._page, self._figures, self.questions = page, figures, questions
         self.table = RunTable()
-        self.view = RunView(figures, lambda message: page.send(message))
+        self.view = RunView(figures, lambda message: page.send(message), self.table.labels)
         self.comparison = ComparisonView(self.table, page.show_comparison, page.show_error, renderer)
         self.explanation = Explanation(self.table, page.show_explanation, page.show_error, renderer)
         self.lease = ViewLease()

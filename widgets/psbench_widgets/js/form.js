@@ -38,6 +38,8 @@ const RARE = new Set([
 const NEAR = new Set(["lr"]);
 // numbers of a strategy that the sentence has room for
 const SAID = 2;
+// and those that count for some graphs or rings only
+const UNSAID = new Set(["graph_seed", "group_size"]);
 const SIMPLE = new Set(["integer", "number"]);
 // workers whose speeds are listed
 const LISTED = 6;
@@ -228,7 +230,7 @@ export class Form {
     const found = this.chooser(current.name, value);
     const summary = h("p", { class: "psb-summary", title: hint(current) }, current.summary);
     const { near, far, which } = this.sorted(current.fields, "strategy", options);
-    const said = near.filter((f) => SIMPLE.has(f.kind)).slice(0, SAID);
+    const said = near.filter((f) => SIMPLE.has(f.kind) && !UNSAID.has(f.name)).slice(0, SAID);
     this.say(found.element, said, value);
     const others = near.filter((f) => !said.includes(f)).map((f) => this.field(f, value, "strategy"));
     return [summary, ...others, ...this.rare(far, which, value, "strategy")];

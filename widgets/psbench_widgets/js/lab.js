@@ -476,6 +476,7 @@ class Lab {
       .get("cluster")
       .picture.replaceChildren(...speeds(values, (edited) => this.editSpeeds(edited)));
     this.prediction.workers(values.length);
+    this.pace.hidden = this.form.values.rest.backend !== "simulated"; // machines have their own
     this.pythonOf.textContent = "of the selected experiment";
     this.python.textContent = python ?? "";
     this.repeats.textContent = repeats ?? "";
@@ -636,8 +637,9 @@ class Lab {
     this.said = `${last.number} ${last.status}`;
     const isAsPlanned = last.status === "finished"; // the result says what came of it
     const why = last.status === "failed" ? last.error.trim().split("\n").at(-1) : !isAsPlanned && last.reason;
+    const what = why && why.startsWith(last.status) ? why : `${last.status}${why ? `: ${why}` : ""}`;
     this.say(
-      `run ${last.number} ${last.status}${why ? `: ${why}` : ""}`,
+      `run ${last.number} ${what}`,
       ["failed", "diverged"].includes(last.status),
     );
   }

@@ -52,10 +52,14 @@ export function withWrappedLegend(part, letters) {
   return { ...part, ...(part.encoding && { encoding }), ...(layer && { layer }) };
 }
 
+const SHORTEST = 10; // letters of a word that is not cut in two
+
 function wrapped(label, letters) {
   const lines = [""];
-  // a number stays beside its unit
-  for (const word of String(label).split(/ (?!s\b|ms\b)/)) {
+  // a number stays beside its unit, and a word that is longer than a line goes on in the next
+  const part = new RegExp(`.{1,${Math.max(letters, SHORTEST)}}`, "gu");
+  const words = String(label).split(/ (?!s\b|ms\b)/);
+  for (const word of words.flatMap((each) => each.match(part) ?? [])) {
     const longer = `${lines.at(-1)} ${word}`.trim();
     longer.length <= letters || !lines.at(-1) ? (lines[lines.length - 1] = longer) : lines.push(word);
   }

@@ -3,6 +3,9 @@ import { svg as s } from "./dom.js";
 
 const WIDTH = 360;
 const HEIGHT = 172;
+const MIDDLE = 72; // of a ring, from above
+const BEND = 26; // pixels that a line between two workers of a ring is bent
+const NO_COMPOSITION = { name: "", collective: false, peers: false };
 const NAMED = 12; // more workers than this have no room for words under them
 const SPELLED = 4; // so many have room for whole words
 const LETTER = 6.2; // of the words under a worker
@@ -13,7 +16,8 @@ const MOST = 40; // and more than this are drawn evenly thinned
 // and their links can be pressed if `press` is given: { hold(), release(), choose(what, worker, factor),
 // now(what, worker), fork() }, where what is speed, link, kill or back.
 export function machine(state, about, colours, selected, press = null) {
-  const composition = about.compositions?.[state.composition] ?? { name: "", collective: false };
+  const composition = about.compositions?.[state.composition] ?? NO_COMPOSITION;
+  const { peers } = composition;
   const all = about.workers ?? state.workers.map((w) => w.worker);
   const every = Math.ceil(all.length / MOST);
   const shown = all.filter((_, i) => i % every === 0);
@@ -33,8 +37,8 @@ export function machine(state, about, colours, selected, press = null) {
   svg.append(links, nodes, messages);
   if (composition.collective)
     nodes.append(
-      words(WIDTH / 2, HEIGHT / 2 - 3, `version ${state.version}`, "psb-strong"),
-      words(WIDTH / 2, HEIGHT / 2 + 12, "with every worker"),
+      words(WIDTH / 2, HEIGHT / 2 - 3, peers ? "no server" : `version ${state.version}`, "psb-strong"),
+      words(WIDTH / 2, HEIGHT / 2 + 12, peers ? "each has its own model" : "with every worker"),
     );
   else server(nodes, state, composition);
   const clocks = state.workers.map((w) => w.clock);
@@ -63,7 +67,7 @@ export function machine(state, about, colours, selected, press = null) {
     if (found && (found.phase === "send" || found.phase === "pull"))
       messages.append(message(at, to, found, composition.collective, colours));
     if (found?.waitedFor !== null && place.has(found?.waitedFor))
-      links.append(waits(at, place.get(found.waitedFor), radius));
+      links.append((composition.collective ? waitsInRing : waits)(at, place.get(found.waitedFor), radius));
     const drawn = node(
       worker,
       found,
@@ -90,7 +94,7 @@ const row = (count) =>
 const ring = (count) =>
   Array.from({ length: count }, (_, i) => ({
     x: WIDTH / 2 + 152 * Math.sin((2 * Math.PI * i) / count),
-    y: 72 - 50 * Math.cos((2 * Math.PI * i) / count),
+    y: MIDDLE - 50 * Math.cos((2 * Math.PI * i) / count),
   }));
 const words = (x, y, text, kind = "") =>
   s("text", { x, y, class: `psb-machine-text ${kind}`, "text-anchor": "middle" }, text);
@@ -247,6 +251,19 @@ function waits(from, to, radius) {
     d: `M ${from.x} ${from.y - radius} Q ${(from.x + to.x) / 2} ${high} ${to.x} ${to.y - radius}`,
     class: "psb-waits",
   });
+}
+
+// Between two workers of a ring: bent away from its middle, where words are.
+function waitsInRing(from, to, radius) {
+  const [wide, high] = [to.x - from.x, to.y - from.y];
+  const length = Math.hypot(wide, high);
+  const [x, y] = [(radius * wide) / length, (radius * high) / length]; // from the middle of one to its edge
+  const middle = { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 };
+  const out = { x: middle.x - WIDTH / 2, y: middle.y - MIDDLE - 1 }; // up, if it is the middle
+  const far = Math.hypot(out.x, out.y);
+  const bent = `${middle.x + (BEND * out.x) / far} ${middle.y + (BEND * out.y) / far}`;
+  const d = `M ${from.x + x} ${from.y + y} Q ${bent} ${to.x - x} ${to.y - y}`;
+  return s("path", { d, class: "psb-waits" });
 }
 
 function inWords(state, composition) {

@@ -223,6 +223,13 @@ class Seen {
     return this.recording.endOf(this.span);
   }
 
+  // Whether what follows at once is no other wait.
+  get goesOn() {
+    const next = this.span + 1;
+    if (next >= this.recording.rows[this.place][1] || this.recording.isWait(next)) return false;
+    return Math.abs(this.spans.start_s[next] - this.until) <= 1e-9 * this.until;
+  }
+
   get lasts() {
     return this.until - this.spans.start_s[this.span];
   }

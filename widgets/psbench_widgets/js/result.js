@@ -3,7 +3,7 @@ import { button, h } from "./dom.js";
 import { amount, percent } from "./recording.js";
 import { TERMS } from "./terms.js";
 
-const OTHERS = { asp: "ASP, without waiting", bsp: "BSP, in which all wait for all" };
+const OTHERS = { asp: "no worker waited (ASP)", bsp: "all waited for all (BSP)" };
 const IN_SHORT = { asp: "no waiting", bsp: "all wait for all" };
 const CLOCKS = { simulated: "virtual time" };
 
@@ -28,7 +28,7 @@ export class Result {
       run.staleness !== null && ["staleness", run.staleness.toFixed(1), "updates missed (mean)"],
     ];
     const next = run.strategy === "asp" ? "bsp" : "asp";
-    const ask = button(`What would ${OTHERS[next]}, have done?`, "psb-link", () => this.fork(next));
+    const ask = button(`What if ${OTHERS[next]}?`, "psb-link", () => this.fork(next));
     this.element.replaceChildren(
       ...numbers
         .filter(Boolean)

@@ -26,19 +26,28 @@ export function sentence(state, { chosen, ended, running, end, shown }) {
   const until = !isOpen ? " in all" : running ? " so far" : ", until the run ends";
   const others = waits.length - together.length;
   const too = others ? [`${others} more worker${others > 1 ? "s wait" : " waits"}.`] : [];
-  const then = isOpen ? [] : [ending(longest, state.time)];
+  const then = isOpen ? [] : [ending(longest, together, state.time)];
   return [
     `${who} ${are} waiting${whom}.`,
     [`${it} ${lasts}${until}: ${longest.reason}.`, ...then, ...too, ...gone].join(" "),
   ];
 }
 
-// When a wait ends, and by what.
-function ending({ until, waitedFor, end }, now) {
+// When the longest wait ends, by what, and who of those that wait for the same worker goes on then.
+function ending({ until, waitedFor, end }, together, now) {
   const when = `in ${duration(until - now)}`;
   if (!end) return `The wait ends ${when}.`;
-  if (end.arrives) return `Worker ${waitedFor}'s step ${end.step} arrives ${when} and ends the wait.`;
-  return `Worker ${waitedFor} ends its step ${end.step} ${when}, and the exchange begins.`;
+  if (!end.arrives) return `Worker ${waitedFor} ends its step ${end.step} ${when}, and the exchange begins.`;
+  return `Worker ${waitedFor}'s step ${end.step} arrives ${when}${afterwards(until, together)}.`;
+}
+
+function afterwards(until, together) {
+  const free = together.filter((each) => each.until === until && each.goesOn);
+  if (!free.length || together.length === 1) return " and ends the wait";
+  const all = free.length === 2 ? "both" : `all ${free.length}`;
+  if (free.length === together.length) return `; then ${all} go on`;
+  const [who] = names(free.map((each) => each.worker));
+  return `; then ${who.toLowerCase()} go${free.length > 1 ? "" : "es"} on`;
 }
 
 function names(workers) {

@@ -15,6 +15,7 @@ const READABLE = 220; // spans that can be distinguished in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 const FILM = "film"; // the whole run in so many seconds
 const FILM_S = 10;
+const NAME = 44; // letters of a run's name before a sentence
 const PICTURE_MS = 100;
 const KINDS = ["event", "update", "barrier", "epoch", "wait"];
 const CALLED = {
@@ -169,7 +170,11 @@ export class Stage {
   // Runs beside each other share the axis below the last.
   arrange() {
     this.films.forEach(({ recording, timeline }, i) =>
-      timeline.show(recording, this.highest, i === this.films.length - 1),
+      timeline.show(recording, {
+        highest: this.highest,
+        isLow: isLow.matches,
+        hasAxis: i === this.films.length - 1,
+      }),
     );
   }
 
@@ -487,7 +492,7 @@ export class Stage {
       : isAsked
         ? [["", "", "Loading …"]]
         : this.films.map(({ state, recording }) => [
-            this.films.length > 1 ? `${recording.about.label}: ` : "",
+            this.films.length > 1 ? `${inShort(recording.about.label)}: ` : "",
             ...sentence(state, {
               ...{ chosen: this.worker, ended: state.ended, running: this.running },
               ...{ end: recording.whole, shown },
@@ -512,6 +517,9 @@ export class Stage {
     this.endTheme();
   }
 }
+
+// A name in a sentence, which has to stay in its box; the whole name stands above the timeline.
+const inShort = (label) => (label.length > NAME ? `${label.slice(0, NAME - 1)}…` : label);
 
 const digits = (end) => Math.max(1, Math.min(4, 5 - Math.ceil(Math.log10(end || 1))));
 

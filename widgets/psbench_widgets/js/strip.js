@@ -6,7 +6,9 @@ import { amount, upTo } from "./recording.js";
 
 const HEIGHT = 34;
 const PARTS = 200; // of a run under way, of which the shares are gathered piece by piece
-const UNKNOWN = "rgba(128, 128, 128, 0.2)"; // of a run under way, what was before the page was opened
+const INSTANTS = 16; // in each of them that are looked at
+const GAP = 3; // parts that may be missing between two pieces, and are taken to be like what follows
+const UNKNOWN = "rgba(128, 128, 128, 0.2)"; // of a run under way, what was in none of its pieces
 const GRIP = 10; // pixels that the handle has at least
 
 export class Strip {
@@ -58,30 +60,36 @@ export class Strip {
     this.drawn = "";
   }
 
+  // Of each part of what is new, the mean: at one instant nobody may wait, where all do most of the time.
   gather({ about, begin, end, whole, phases, rows, tables }) {
     const found = this.gathered.get(about.key)?.times
       ? this.gathered.get(about.key)
-      : { times: [], shares: [] };
+      : { begins: [], times: [], shares: [] }; // where each part begins and ends, and the mean share in it
     this.gathered.set(about.key, found);
-    const step = whole / PARTS;
-    const times = [];
-    for (let t = Math.max(begin, found.times.at(-1) ?? 0) + step / 2; t < end; t += step) times.push(t);
-    if (!times.length) return;
+    const from = Math.max(begin, found.times.at(-1) ?? 0);
+    if (end <= from) return;
+    const count = Math.max(1, Math.round(((end - from) / whole) * PARTS));
+    const part = (end - from) / count;
+    const times = Array.from({ length: count * INSTANTS }, (_, i) => from + ((i + 0.5) / INSTANTS) * part);
     const every = Math.ceil(rows.length / 60);
     const places = rows.map((_, place) => place).filter((place) => place % every === 0);
     const all = sharesAlong(places, rows, tables.spans, times, phases.length);
     const [wait, switching] = ["wait", "switching"].map((name) => phases.indexOf(name));
-    times.forEach((t, i) => {
-      found.times.push(t);
-      found.shares.push(all[i * phases.length + wait] + all[i * phases.length + switching]);
-    });
+    for (let i = 0; i < count; i++) {
+      let sum = 0;
+      for (let k = i * INSTANTS; k < (i + 1) * INSTANTS; k++)
+        sum += all[k * phases.length + wait] + all[k * phases.length + switching];
+      found.begins.push(from + i * part);
+      found.times.push(from + (i + 1) * part);
+      found.shares.push(sum / INSTANTS);
+    }
     if (found.times.length > 4 * PARTS)
-      for (const name of ["times", "shares"]) found[name] = found[name].filter((_, i) => i % 2);
+      for (const name of ["begins", "times", "shares"]) found[name] = found[name].filter((_, i) => i % 2);
   }
 
   // The share of the workers that wait around a time; null where it is not known.
   share({ about, whole }, from, to) {
-    const { along, times = [], shares = [] } = this.gathered.get(about.key) ?? {};
+    const { along, begins = [], times = [], shares = [] } = this.gathered.get(about.key) ?? {};
     if (along) {
       const [first, stop] = [from, to].map((t) => Math.min(along.length, (t / whole) * along.length));
       let sum = 0;
@@ -90,7 +98,11 @@ export class Strip {
       return from >= whole ? 0 : sum / (last - Math.floor(first));
     }
     const [first, stop] = [upTo(times, from), upTo(times, to)];
-    if (first === stop) return times.length && from < times.at(-1) && first ? shares[first - 1] : null;
+    if (first === stop) {
+      if (begins[first] <= from) return shares[first];
+      const gap = begins[first] - times[first - 1]; // no number where one is missing
+      return gap <= (GAP * whole) / PARTS ? shares[first] : null;
+    }
     let sum = 0;
     for (let i = first; i < stop; i++) sum += shares[i];
     return sum / (stop - first);

@@ -9,7 +9,7 @@ const TICKS = 6; // of the versions alone
 // waiting stands out: full and hot; what travels is half as high as what is computed
 const THICK = { compute: 0.86, pull: 0.43, send: 0.43, wait: 0.86, switching: 0.43, cancelled: 0.43 };
 const COUNTABLE = 5; // pixels from which a span is parted from the next
-const TALLEST = 175;
+const TALLEST = { low: 125, usual: 160 }; // pixels of all rows without bands: what is below is seen too
 const BAND = 14; // pixels of a row where there are bands: each has its name
 const TOTAL_BAR = 40; // pixels of a total in a row that is lower
 const SPELLED = 26; // rows so high have room for words below their totals
@@ -40,15 +40,17 @@ export class Timeline {
     this.canvas.onwheel = (event) => this.wheel(event);
   }
 
-  // highest: pixels that a row may have; hasAxis: whether no timeline below it has the same axis
-  show(recording, highest, hasAxis) {
+  // highest: pixels that a row may have; isLow: whether the screen is low; hasAxis: whether no timeline below
+  // it has the same axis
+  show(recording, { highest, isLow, hasAxis }) {
     this.recording = recording;
     this.bands.forget();
     this.axisHeight = hasAxis ? AXIS : TICKS;
     this.order = recording.workers.length > MANY ? bySpeed(recording.steps) : [];
     this.arrange([]);
     const least = this.order.length ? BAND : 3;
-    this.row = Math.max(least, Math.min(highest, Math.floor(TALLEST / this.shown.length)));
+    const tallest = isLow ? TALLEST.low : TALLEST.usual;
+    this.row = Math.max(least, Math.min(highest, Math.floor(tallest / this.shown.length)));
     this.height = this.row * this.shown.length + this.axisHeight;
     this.canvas.style.height = `${this.height}px`;
   }
@@ -155,7 +157,7 @@ export class Timeline {
     pen.globalAlpha = dim ? 0.25 : 1;
     for (; k < stop && start_s[k] < to; k++) {
       const name = this.recording.phases[phase[k]];
-      const thick = Math.max(1.5, this.row * THICK[name]);
+      const thick = this.thick(phase[k]);
       const left = this.x(start_s[k]);
       const width = Math.max(0.6, this.x(end_s[k]) - left);
       const top = i * this.row + (this.row - thick) / 2;
@@ -166,6 +168,11 @@ export class Timeline {
       pen.fillRect(left + width - 1, top, 1, thick);
     }
     pen.globalAlpha = 1;
+  }
+
+  // How high a span of a phase is drawn.
+  thick(phase) {
+    return Math.max(1.5, this.row * THICK[this.recording.phases[phase]]);
   }
 
   // A tick at the foot for each new version, as long as they can be distinguished.
@@ -202,12 +209,8 @@ export class Timeline {
       pen.beginPath();
       pen.arc(x, (to + 0.5) * this.row, 3, 0, 7);
       pen.fill();
-      pen.strokeRect(
-        this.x(spans.start_s[span]),
-        i * this.row + 1,
-        x - this.x(spans.start_s[span]),
-        this.row - 2,
-      );
+      const [left, thick] = [this.x(spans.start_s[span]), this.thick(spans.phase[span])];
+      pen.strokeRect(left, (i + 0.5) * this.row - thick / 2, x - left, thick);
     }
   }
 
@@ -255,7 +258,7 @@ export class Timeline {
     const { speeds } = this.recording.about;
     this.shown.forEach(({ worker, place, label }, i) => {
       if (i % every) return;
-      const y = Math.max(7, (i + 0.5) * this.row + 0.5); // letters are higher than a low row
+      const y = Math.max(5.5, (i + 0.5) * this.row + 0.5); // letters are higher than a low row
       const isNamed = place !== undefined;
       pen.textAlign = "left";
       pen.font = `${isNamed ? "600 " : ""}12px ${this.ink.font}`;
@@ -284,7 +287,7 @@ export class Timeline {
     this.shown.forEach(({ place }, i) => {
       if (place === undefined || i % every) return;
       const share = this.recording.waiting[place];
-      const y = Math.max(7, (i + 0.5) * this.row - (isSpelled ? 6 : 0));
+      const y = Math.max(5.5, (i + 0.5) * this.row - (isSpelled ? 6 : 0));
       pen.fillStyle = this.ink.soft;
       pen.fillRect(left, y - high / 2, width, high);
       pen.fillStyle = this.colours.wait;
@@ -312,7 +315,7 @@ export class Timeline {
     for (let t = Math.ceil(from / step) * step; t <= to + 1e-12; t += step) {
       const x = this.x(t);
       if (x > this.width - this.right - 8) continue;
-      pen.fillText(`${t.toFixed(digits)}${unit}`, x, foot + 6);
+      pen.fillText(`${Math.abs(t) < step / 2 ? 0 : t.toFixed(digits)}${unit}`, x, foot + 6);
       unit = "";
     }
   }
