@@ -84,7 +84,7 @@ def test_python_blocks_run_in_order_and_learn(
     assert {"all_reduce", "ssp", "asp"} <= judged
     # virtual times, staleness and bytes depend on no CPU's arithmetic; accuracies may, in the last digit
     shown = blocks("text", README)[0]
-    for name in ("time (s)", "speed-up", "updates", "staleness mean", "staleness max", "idle", "MB sent"):
+    for name in ("time (s)", "speed-up", "updates", "staleness mean", "staleness max", "waiting", "MB sent"):
         row = next(line for line in shown.splitlines() if line.startswith(name))
         assert row.split() in [line.split() for line in printed.splitlines()], name
     assert (tmp_path / "compare.html").stat().st_size > 100_000

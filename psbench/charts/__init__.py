@@ -49,8 +49,11 @@ from psbench.charts.source import plain as plain
 from psbench.charts.source import records as records
 from psbench.charts.source import thin as thin
 from psbench.charts.theme import theme as theme
+from psbench.charts.trade import names_of_points as names_of_points
+from psbench.charts.trade import trade_chart as trade_chart
 from psbench.charts.utilisation import traffic_over_time_chart as traffic_over_time_chart
 from psbench.charts.utilisation import utilisation_chart as utilisation_chart
+from psbench.charts.workers import NO_WAIT as NO_WAIT
 from psbench.charts.workers import around as around
 from psbench.charts.workers import batch_size_chart as batch_size_chart
 from psbench.charts.workers import idle_chart as idle_chart
@@ -59,5 +62,4 @@ from psbench.charts.workers import share_chart as share_chart
 from psbench.charts.workers import step_chart as step_chart
 from psbench.charts.workers import time_use_chart as time_use_chart
 from psbench.charts.workers import timeline_chart as timeline_chart
-from psbench.charts.workers import trade_chart as trade_chart
 from psbench.charts.workers import window as window

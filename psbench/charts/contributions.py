@@ -59,7 +59,12 @@ def contribution_chart(
         .transform_calculate(order=f"indexof({fates}, datum.fate)")
         .mark_bar(size=13)
         .encode(
-            x=alt.X("share:Q", title="share of all gradients", axis=alt.Axis(format="~%", tickCount=5)),
+            x=alt.X(
+                "share:Q",
+                title="share of all gradients",
+                axis=alt.Axis(format="~%", tickCount=5),
+                scale=alt.Scale(domain=[0, 1], clamp=True) if rows == "label" else alt.Undefined,
+            ),
             y=y,
             color=alt.Color("fate:N", scale=colours, legend=legend),
             order=alt.Order("order:Q"),

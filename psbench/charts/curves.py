@@ -210,26 +210,35 @@ LONGEST = 24
 def _ends(
     valid: alt.Chart, x: str, y: str, y_format: str, colour: alt.Color, has_names: bool
 ) -> list[alt.Chart]:
-    """Return a dot where each line ends, with its name and last value above it: no name over another."""
+    """Return a dot where each line ends, with its name and last value: no name over another, or a line."""
     last = (
-        valid.transform_joinaggregate(last=f"max({x})", groupby=["label"])
+        # after the end of a line the next point is of the other one
+        valid.transform_window(next=f"lead({y})", sort=[alt.SortField(x)])
+        .transform_joinaggregate(last=f"max({x})", groupby=["label"])
         .transform_filter(f"datum['{x}'] == datum.last")
-        .transform_joinaggregate(least=f"min({y})", most=f"max({y})", lines="count()")
+        .transform_calculate(is_below=f"isValid(datum.next) && datum.next > datum['{y}'] ? 1 : 0")
+        .transform_joinaggregate(least=f"min({y})", most=f"max({y})", lines="count()", below="sum(is_below)")
         .transform_window(place="row_number()", sort=[alt.SortField(y, order="descending")])
     )
-    # of two, the upper one's makes room for the other's
+    # a name stands above its end, or below it if the other line goes on above and there is room
+    room = "scale('y', {}) < range('y')[0] - 24"
+    below = "(datum.is_below && " + room.format(f"datum['{y}']") + ")"
+    # of two above their ends, the upper one's makes room for the other's
     gap = "scale('y', datum.least) - scale('y', datum.most)"
-    raised = f"(datum.place < datum.lines ? max(0, 15 - ({gap})) : 0)"
+    is_alone = f"datum.place == datum.lines || (datum.below && {room.format('datum.least')})"
+    raised = f"({is_alone} ? 0 : max(0, 15 - ({gap})))"
     end = ".1%" if y.endswith("accuracy") else ".2~p" if y_format.endswith("%") else ".3~r"
     value = f"format(datum['{y}'], '{end}')"
     dot = last.mark_circle(size=45, opacity=1).encode(y=f"{y}:Q", color=colour)
-    # on the side on which there is room: above a line that falls to its end, that is the right one
+    # on the side on which there is room: above a line that falls to its end, or below one that rises, that
+    # is the right one
     name = "datum.label + '  ' + " if has_names else ""
     at = f"scale('x', datum['{x}'])"
-    is_free = f"{at} < {_ROOM}" + (f" || {at} < range('x')[1] - {_ROOM}" if y.endswith("loss") else "")
+    right = f"!{below}" if y.endswith("loss") else below
+    is_free = f"{at} < {_ROOM} || ({right} && {at} < range('x')[1] - {_ROOM})"
     text = last.transform_calculate(ending=f"{name}{value}").mark_text(
         align=alt.expr(f"{is_free} ? 'left' : 'right'"),
-        dy=alt.expr(f"-11 - {raised}"),
+        dy=alt.expr(f"{below} ? 13 : -11 - {raised}"),
         fontWeight=600,
     )
     return [dot, text.encode(y=f"{y}:Q", text="ending:N")]

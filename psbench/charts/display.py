@@ -141,7 +141,7 @@ def _time_of(chart: Any) -> str:
     """Return the column that a chart, or its first layer that has one, draws from left to right."""
     of_own: Any = getattr(getattr(chart, "encoding", alt.Undefined), "x", alt.Undefined)
     if of_own is not alt.Undefined:
-        return str(of_own.shorthand).partition(":")[0]
+        return str(getattr(of_own, "shorthand", "")).partition(":")[0]
     layers: Any = getattr(chart, "layer", alt.Undefined)
     return next(filter(None, map(_time_of, layers)), "") if layers is not alt.Undefined else ""
 

@@ -140,8 +140,7 @@ def _times(run: RunRecord, grown: GrowingTables) -> list[Figure]:
     if len(use):  # else nothing was pushed: the run was stopped, or is cut, at its start
         note = "From joining to leaving or the end."
         figures.append(Figure(workers.time_use_chart(use), use, note, "time_use"))
-    idle = pd.DataFrame(grown.totals("idle"))
-    if len(idle):
+        idle = pd.DataFrame(grown.totals("idle"))
         figures.append(Figure(workers.idle_chart(idle), idle, name="idle"))
     return figures + _over_time(run) + _steps(run)
 
@@ -319,12 +318,11 @@ def tree_figure(tree: metrics.ComputationTree, first: int = 0, nodes: int = NODE
 def comparison_figures(groups: RunsByLabel, x: str = "time_s") -> list[Figure]:
     """Return the figures that compare strategies: time use, waiting, staleness, lead, bytes."""
     use = tables.stacked([tables.time_use_table(runs, label=label) for label, runs in groups.items()])
-    idle = tables.stacked([tables.idle_table(runs, label) for label, runs in groups.items()])
-    figures = [Figure(workers.time_use_chart(use, "label"), use, "Over all workers and seeds.", "time_use")]
-    if len(idle):
-        figures.append(
-            Figure(workers.idle_chart(idle, "label"), idle, "Mean over workers and seeds.", "idle")
-        )
+    idle = tables.idle_table(groups)
+    figures = [
+        Figure(workers.time_use_chart(use, "label"), use, "Over all workers and seeds.", "time_use"),
+        Figure(workers.idle_chart(idle, "label"), idle, "Mean over workers and seeds.", "idle"),
+    ]
     work = tables.stacked([tables.contribution_table(runs, label) for label, runs in groups.items()])
     if len(work) and work["fate"].nunique() > 1:
         note = f"{FATES} Over all workers and seeds."

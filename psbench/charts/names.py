@@ -43,3 +43,29 @@ TITLES: dict[str, str] = {
     "tree": "From which model each gradient was taken",
     "sequence": "Who sends what to whom",
 }
+#: what a worker does in each phase
+DOING: dict[str, str] = {
+    "compute": "computing",
+    "pull": "receiving",
+    "send": "sending",
+    "wait": "waiting",
+    "cancelled": "cancelled",
+}
+#: units with which names of fields end
+UNITS = {"_mbit_s": "Mbit/s", "_gbit_s": "Gbit/s", "_ms": "ms", "_gb": "GB", "_s": "s"}
+
+
+def words_of_field(path: str) -> str:
+    """Return a field of an experiment as the title of an axis.
+
+    >>> words_of_field("cluster.bandwidth_mbit_s"), words_of_field("strategy.staleness_bound")
+    ('bandwidth (Mbit/s)', 'staleness bound')
+    >>> words_of_field("cluster.speed.3"), words_of_field("lr")
+    ('speed 3', 'lr')
+    """
+    *above, name = path.split(".")
+    if name.isdigit() and above:
+        return f"{words_of_field(above[-1])} {name}"
+    ending = next((ending for ending in UNITS if name.endswith(ending)), "")
+    words = name.removesuffix(ending).replace("_", " ")
+    return f"{words} ({UNITS[ending]})" if ending else words

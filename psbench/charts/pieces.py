@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 import altair as alt
+import pandas as pd
 
 from psbench.charts.colours import CurveLook, looks
 from psbench.charts.source import Data, height_of, source
@@ -32,6 +33,12 @@ def framed(chart: alt.Chart, title: str, description: str, height: int | alt.Ste
     size: dict[str, Any] = {"width": "container", "height": height}
     done: alt.Chart = chart.properties(title=title, description=description, **size)
     return done
+
+
+def words_alone(words: str, title: str) -> alt.Chart:
+    """Return a chart that says that there is nothing to draw."""
+    text = alt.Chart(source(pd.DataFrame({"words": [words]}))).mark_text(align="left", fontSize=12)
+    return framed(text.encode(x=alt.value(0), text=alt.Text("words:N")), title, f"{title}: {words}", 24)
 
 
 def tooltips(*fields: str) -> list[alt.Tooltip]:

@@ -24,14 +24,25 @@
     return copy;
   }
 
-  // names in as many columns as there is room for, and none of them cut; on paper, too
-  function entryOf(spec) {
-    const domains = [spec, ...(spec.layer ?? [])].flatMap((part) => part.encoding?.color?.scale?.domain ?? []);
-    return 46 + 7 * Math.max(0, ...domains.map((name) => String(name).length));
+  // pixels of each entry of a chart's legend
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `${light.legend.labelFontSize}px ${light.font}`;
+  function entriesOf(spec) {
+    const channels = [spec, ...(spec.layer ?? [])].flatMap((part) => Object.values(part.encoding ?? {}));
+    const found = channels.find((channel) => channel?.legend && channel.scale?.domain);
+    const symbol = Math.sqrt(found?.legend.symbolSize ?? light.legend.symbolSize);
+    return (found?.scale.domain ?? []).map((name) => pen.measureText(String(name)).width + symbol + 20);
   }
+  // names in as many columns as there is room for, and none of them cut; on paper, too
   function withLegend(config, spec) {
-    const columns = { expr: `max(1, floor(width / ${entryOf(spec)}))` };
-    return { ...config, legend: { ...config.legend, columns, labelLimit: 400 } };
+    const entries = entriesOf(spec);
+    const room = (columns) => {
+      const widest = (first) => Math.max(...entries.filter((_, place) => place % columns === first));
+      return Array.from({ length: columns }, (_, first) => widest(first)).reduce((sum, each) => sum + each);
+    };
+    const counts = entries.map((_, place) => entries.length - place).filter((count) => count > 1);
+    const expr = `${counts.map((count) => `width >= ${Math.ceil(room(count))} ? ${count} : `).join("")}1`;
+    return { ...config, legend: { ...config.legend, columns: { expr }, labelLimit: 400 } };
   }
 
   async function draw(number) {
@@ -53,7 +64,7 @@
   // on paper charts are drawn as wide as they are there: shrunk, their letters could not be read
   const PAPER = 680;
   const INSIDE = 38; // what a figure's padding and border take
-  const hasLongNames = Math.max(0, ...specs.map(entryOf)) > 240; // for half of it
+  const hasLongNames = Math.max(0, ...specs.flatMap(entriesOf)) > 240; // for half of it
   document.body.classList.toggle("long-names", hasLongNames);
   const widthOnPaper = (place) => {
     const half = !hasLongNames && place.closest(".grid figure:not(:first-child:nth-last-child(odd))");

@@ -11,7 +11,7 @@ import pandas as pd
 from psbench import metrics
 from psbench.arrays import Booleans, Doubles
 from psbench.charts.colours import GREEN, PHASE_COLOURS
-from psbench.charts.names import TITLES
+from psbench.charts.names import DOING, TITLES
 from psbench.charts.pieces import layered, tooltips
 from psbench.charts.source import Data
 from psbench.core.log import EventLog, Kind
@@ -25,6 +25,7 @@ PARTS = {
     "cancelled": PHASE_COLOURS["cancelled"],
     "lost": PHASE_COLOURS["cancelled"],
 }
+_LABEL = f"{DOING}[datum.label] || datum.label"
 #: labels nearer than this share of the width would overlap
 _NARROW = 0.04
 _BAR = 0.26  # half the height of a bar, in lines
@@ -133,7 +134,7 @@ def sequence_chart(data: Data, num_workers: int, title: str = TITLES["sequence"]
     colour = alt.Color(
         "what:N",
         scale=alt.Scale(domain=seen, range=[PARTS[what] for what in seen]),
-        legend=alt.Legend(title=None, symbolType="stroke", symbolStrokeWidth=5),
+        legend=alt.Legend(title=None, symbolType="stroke", symbolStrokeWidth=5, labelExpr=_LABEL),
     )
     base = alt.Chart().encode(
         x=alt.X("from_s:Q", title="time (s)", axis=alt.Axis(grid=False), scale=alt.Scale(nice=False)),

@@ -78,8 +78,25 @@ def stacked(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([part for part in parts if len(part)] or parts[:1])
 
 
-def idle_table(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
-    """Return the mean share of time spent waiting, by reason: `label`, `reason`, `fraction`."""
+def idle_table(groups: Mapping[str, Sequence[RunRecord]]) -> pd.DataFrame:
+    """Return the mean share of time spent waiting, by reason: `label`, `reason`, `fraction`.
+
+    Labels whose runs never waited have a row of 0, if any label's did.
+    """
+    parts = [_waits(runs, label) for label, runs in groups.items()]
+    reason = next((part["reason"].iloc[0] for part in parts if len(part)), None)
+    if reason is None:
+        return parts[0]
+    none = {"reason": [reason], "fraction": [0.0]}
+    return pd.concat(
+        [
+            part if len(part) else pd.DataFrame({"label": [label], **none})
+            for label, part in zip(groups, parts, strict=True)
+        ]
+    )
+
+
+def _waits(runs: Sequence[RunRecord], label: str) -> pd.DataFrame:
     parts = [
         metrics.idle(run.log).groupby("reason")["fraction"].sum() / run.meta["num_workers"] for run in runs
     ]

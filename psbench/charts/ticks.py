@@ -9,6 +9,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from psbench.charts.names import words_of_field
 from psbench.charts.source import Data
 
 #: marks that an axis has at most about
@@ -53,11 +54,12 @@ def value_axis(number_format: str, **more: Any) -> alt.Axis:
     return alt.Axis(**given | more)
 
 
-def parameter_axis(values: pd.Series[Any], title: str) -> alt.X:
+def parameter_axis(values: pd.Series[Any], path: str) -> alt.X:
     """Return the channel of a column `x` of a parameter's values: numbers to scale, names side by side.
 
-    Logarithmic if the numbers span more than a decade.
+    Logarithmic if the numbers span more than a decade. `path` is the parameter's, as in a specification.
     """
+    title = words_of_field(path)
     if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
         return alt.X("x:N", title=title, sort=None, axis=alt.Axis(labelAngle=0))
     wide = len(values) > 0 and values.min() > 0 and values.max() / values.min() >= _DECADES

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from psbench.charts.colours import BLUE, GREY, ORANGE, PHASE_COLOURS, WAIT
-from psbench.charts.names import TITLES
+from psbench.charts.colours import ORANGE, PHASE_COLOURS, WAIT
+from psbench.charts.names import DOING, TITLES
 from psbench.charts.pieces import (
     equal_share,
     framed,
@@ -18,6 +19,7 @@ from psbench.charts.pieces import (
     label_rows,
     layered,
     tooltips,
+    words_alone,
 )
 from psbench.charts.source import Data, height_of, labels_in, source, thin
 from psbench.charts.ticks import time_axis, value_axis
@@ -25,6 +27,8 @@ from psbench.charts.ticks import time_axis, value_axis
 #: thickness of a phase's bar, as a share of its line: messages are half as thick as computing and waiting
 _THICKNESS = {"compute": 0.9, "pull": 0.45, "send": 0.45, "wait": 0.9, "cancelled": 0.45}
 _STEP = 17
+#: said in the place of an empty chart
+NO_WAIT = "No worker waited."
 #: more spans than this cannot be distinguished on a screen
 SPANS = 400
 #: more cells than this have no room for a number
@@ -47,23 +51,26 @@ def timeline_chart(data: Data, title: str = TITLES["timeline"], height: int | No
     height : int, pixels, optional
         By default 17 for each worker.
     """
-    colours = alt.Scale(domain=list(PHASE_COLOURS), range=list(PHASE_COLOURS.values()))
-    base = alt.Chart().encode(
-        x=alt.X(
-            "start_s:Q",
-            title="time",
-            scale=alt.Scale(zero=False, nice=False),
-            axis=time_axis(data, "start_s", "end_s"),
-        ),
-        x2=alt.X2("end_s"),
-        y=alt.Y("worker:O", title="worker", axis=alt.Axis(grid=False)),
-        color=alt.Color("phase:N", scale=colours, legend=alt.Legend(title=None, symbolType="square")),
-        tooltip=[
-            *tooltips("worker:O", "phase:N", "reason:N"),
-            alt.Tooltip("waited_for:O", title="waited for worker"),
-            alt.Tooltip("start_s:Q", title="from (s)", format=".5~g"),
-            alt.Tooltip("end_s:Q", title="to (s)", format=".5~g"),
-        ],
+    base = (
+        alt.Chart()
+        .transform_calculate(doing=_DOING)
+        .encode(
+            x=alt.X(
+                "start_s:Q",
+                title="time",
+                scale=alt.Scale(zero=False, nice=False),
+                axis=time_axis(data, "start_s", "end_s"),
+            ),
+            x2=alt.X2("end_s"),
+            y=alt.Y("worker:O", title="worker", axis=alt.Axis(grid=False)),
+            color=_phase_colour(data, symbolType="square"),
+            tooltip=[
+                *tooltips("worker:O", "doing:N", "reason:N"),
+                alt.Tooltip("waited_for:O", title="waited for worker"),
+                alt.Tooltip("start_s:Q", title="from (s)", format=".5~g"),
+                alt.Tooltip("end_s:Q", title="to (s)", format=".5~g"),
+            ],
+        )
     )
     layers = [
         base.transform_filter(alt.datum.phase == phase).mark_bar(
@@ -103,7 +110,9 @@ def around(spans: pd.DataFrame, at_s: float, limit: int = SPANS) -> pd.DataFrame
     return window(spans, float(start), limit)
 
 
-def time_use_chart(data: Data, rows: str = "worker", title: str = TITLES["time_use"]) -> alt.Chart:
+def time_use_chart(
+    data: Data, rows: str = "worker", title: str = TITLES["time_use"], phases: Sequence[str] | None = None
+) -> alt.Chart:
     """Draw the share of time in each phase, stacked, one bar per worker (or label).
 
     Parameters
@@ -112,12 +121,30 @@ def time_use_chart(data: Data, rows: str = "worker", title: str = TITLES["time_u
         Columns `rows`, `phase`, `fraction` (0 to 1).
     rows : "worker" or "label"
     title : str
+    phases : sequence of str, optional
+        Those that streamed data have; by default all.
     """
-    names = list(PHASE_COLOURS)
-    colours = alt.Scale(domain=names, range=list(PHASE_COLOURS.values()))
-    chart = _stacked(data, rows, "phase", names, title, "share of the time present")
-    shown: alt.Chart = chart.encode(color=alt.Color("phase:N", scale=colours, legend=alt.Legend(title=None)))
+    if not isinstance(data, str):
+        phases = data.loc[data["fraction"] > 0, "phase"].unique().tolist()
+    chart = _stacked(data, rows, "phase", list(PHASE_COLOURS), title, "share of the time present")
+    shown: alt.Chart = chart.transform_calculate(doing=_DOING).encode(
+        color=_phase_colour(data, phases),
+        tooltip=tooltips(f"{rows}:O", "doing:N", "fraction:Q .1%"),
+    )
     return shown
+
+
+#: what a worker does in the phase of a row
+_DOING = f"{DOING}[datum.phase]"
+
+
+def _phase_colour(data: Data, phases: Sequence[str] | None = None, **legend: Any) -> alt.Color:
+    """Return the colours of the phases that there are, and of waiting, which is looked for."""
+    if phases is None:
+        phases = list(PHASE_COLOURS) if isinstance(data, str) else data["phase"].unique().tolist()
+    known = {DOING[name]: colour for name, colour in PHASE_COLOURS.items() if name in {*phases, "wait"}}
+    scale = alt.Scale(domain=list(known), range=list(known.values()))
+    return alt.Color("doing:N", scale=scale, legend=alt.Legend(title=None, **legend))
 
 
 def step_chart(data: Data, title: str = TITLES["steps"]) -> alt.Chart:
@@ -157,12 +184,14 @@ def idle_chart(
     Parameters
     ----------
     data : DataFrame or name of a streamed data set
-        Columns `rows`, `reason`, `fraction` (0 to 1).
+        Columns `rows`, `reason`, `fraction` (0 to 1). Without a row the chart says that no worker waited.
     rows : "worker" or "label"
     reasons : sequence of str, optional
         Needed for streamed data.
     title : str
     """
+    if not isinstance(data, str) and data.empty:
+        return words_alone(NO_WAIT, title)
     if reasons is None:
         reasons = labels_in(data, None, "reason")
     # all of it is waiting, and has the colour of waiting: reasons differ in how strong that is
@@ -229,46 +258,6 @@ def share_chart(
         tooltip=tooltips("label:N", "worker:O", "share:Q .1%", "applied:Q"),
     )
     return layered([bars, equal_share()], data, title, "Share of the applied pushes of each worker")
-
-
-def trade_chart(data: Data, title: str = TITLES["trade"]) -> alt.LayerChart:
-    """Draw the cost of waiting (time) against its benefit (fresh gradients), with a curve over all bounds.
-
-    Parameters
-    ----------
-    data : DataFrame or name of a streamed data set
-        Columns `label`, `per_100_s` (for 100 applied gradients), `staleness` (their mean, versions), and
-        `order`: the place along the curve of SSP with each bound, None for the run itself.
-    title : str
-    """
-    axis = time_axis(data, "per_100_s")
-    x = alt.X("per_100_s:Q", title="time for 100 gradients", scale=alt.Scale(zero=False), axis=axis)
-    # words below a point stay clear of the axis
-    room = alt.Scale(padding=18)
-    fewer = "datum.value < 0"  # than none is no staleness
-    shown = {"condition": {"test": fewer, "value": 0}, "value": 1}
-    marks = alt.Axis(
-        tickCount=4, labelExpr=f"{fewer} ? '' : datum.label", gridOpacity=shown, tickOpacity=shown
-    )
-    y = alt.Y("staleness:Q", title="mean staleness (versions)", axis=marks, scale=room)
-    tooltip = tooltips("label:N", "per_100_s:Q .4~r", "staleness:Q .3~r")
-    base = alt.Chart().encode(x=x, y=y, tooltip=tooltip)
-    bounds = base.transform_filter("isValid(datum.order)")
-    own = base.transform_filter("!isValid(datum.order)")
-    is_asp = "datum.label == 'ASP'"
-    layers = [
-        bounds.mark_line(color=GREY, strokeWidth=1).encode(order=alt.Order("order:Q")),
-        bounds.mark_point(color=GREY, filled=True, opacity=1, size=22),
-        # between the ends points may lie too close for words
-        bounds.transform_filter("datum.order == 0 || datum.label == 'ASP'")
-        .transform_calculate(words=f"{is_asp} ? 'ASP: no bound' : datum.label")
-        .mark_text(align=alt.expr(f"{is_asp} ? 'left' : 'center'"), dy=-9)  # clear of the axis
-        .encode(text=alt.Text("words:N")),
-        own.mark_point(color=BLUE, filled=True, opacity=1, size=110),
-        own.mark_text(align="left", dx=9, dy=11, fontWeight=600).encode(text=alt.Text("label:N")),
-    ]
-    described = "Mean staleness against the time for 100 gradients, for each staleness bound"
-    return layered(layers, data, title, described)
 
 
 def batch_size_chart(data: Data, title: str = TITLES["batch_size"]) -> alt.Chart:

@@ -29,10 +29,10 @@ from psbench.errors import ParameterError
 #: fields with a number for each machine
 _PER_MACHINE = (
     *("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "server_bandwidth_mbit_s"),
-    "peer_latency_s",
+    *("peer_latency_s", "peer_pause_s"),
 )
 #: those of them that a cluster need not have
-_OPTIONAL = ("bandwidth_down_mbit_s", "peer_latency_s")
+_OPTIONAL = ("bandwidth_down_mbit_s", "peer_latency_s", "peer_pause_s")
 #: fields of a profile that a machine has
 _OF_MACHINE = ("speed", "memory_gb", "vcpu", "flavour")
 #: fields that clusters have had for a while only, written where they are used
@@ -40,6 +40,7 @@ _LATER = (
     *("throttles", "corruptions", "service", "link_time", "first_window_bytes", "paces_live_runs"),
     *("link_sharing", "cores", "achieved_rates", "costs"),
     *("workers_per_host", "host_bandwidth_mbit_s", "host_latency_s", "peer_latency_s"),
+    "peer_pause_s",
     *("racks", "rack_bandwidth_mbit_s", "rack_latency_s"),
 )
 
@@ -74,6 +75,9 @@ class Cluster(Part):
     peer_latency_s : float, list or None, seconds
         Each worker's part of the latency to another one, which is the sum of both parts, as of links that
         messages pass one after the other. Without it that is the longer of both `latency_s`.
+    peer_pause_s : float, list or None, seconds
+        Each worker's part of what a model to another one pauses for, as TCP does for acknowledgements on a
+        link that it does not know. A model that waits for its sender's link pauses meanwhile.
     server_bandwidth_mbit_s : float or list, megabits per second
         A server's link, shared by all workers, one for all servers or one each. With as little as one
         worker's link a single server would be the bottleneck of nearly every asynchronous run.
@@ -102,7 +106,8 @@ class Cluster(Part):
         Between two workers of a host.
     racks : list of int
         The rack of each worker; the servers are in rack 0. Every other rack has a line of
-        `rack_bandwidth_mbit_s` each way, which all messages into it and out of it share.
+        `rack_bandwidth_mbit_s` each way, which all messages into it and out of it share as `link_sharing`
+        says of the servers' link.
     rack_latency_s : float, seconds
         Of such a line, between workers; that to the servers is part of the workers' `latency_s`.
     paces_live_runs : bool
@@ -183,6 +188,9 @@ class Cluster(Part):
     peer_latency_s: OfEachWorker | None = parameter(
         None, "a worker's part of the latency to another; none: the longer latency_s of both", unit="s"
     )
+    peer_pause_s: OfEachWorker | None = parameter(
+        None, "a worker's part of the pauses of a model to another; none: no pauses", unit="s"
+    )
     racks: tuple[NonNegativeInt, ...] = parameter((), "rack of each worker, 0: the servers'; empty: no racks")
     rack_bandwidth_mbit_s: float = parameter(
         10_000.0, "line of a rack per direction, shared by its workers", unit="Mbit/s", gt=0
@@ -236,15 +244,17 @@ class Cluster(Part):
 
     def profile(self) -> Profile:
         """Return the cluster as numbers."""
-        machines, down, peer = self.machines(), self.bandwidth_down_mbit_s, self.peer_latency_s
+        machines = self.machines()
         same = {f.name: getattr(self, f.name) for f in fields(Profile) if f.name in type(self).model_fields}
         of_machines: dict[str, Any] = {
             "name": self.name,
             **{key: tuple(getattr(each, key) for each in machines) for key in _OF_MACHINE},
             "bandwidth_mbit_s": spread(self.bandwidth_mbit_s, len(machines)),
-            "bandwidth_down_mbit_s": None if down is None else spread(down, len(machines)),
             "latency_s": spread(self.latency_s, len(machines)),
-            "peer_latency_s": None if peer is None else spread(peer, len(machines)),
+            **{
+                key: None if (own := getattr(self, key)) is None else spread(own, len(machines))
+                for key in _OPTIONAL
+            },
         }
         return Profile(**same | of_machines)
 

@@ -61,6 +61,9 @@ class Network:
     share (`SharedLink`). A message may then be later than was said when it was sent; see `contention_delay`.
     With `equal_up` that is so for messages to the servers, and the link back is a queue.
 
+    The line to a rack is shared as the servers' link is: equally, or it is one more queue, which a message
+    passes while it passes the servers' link.
+
     Call in the order of `now`: a message that is asked for with an earlier `now` than one before it queues
     behind that one.
 
@@ -112,7 +115,7 @@ class Network:
         self._workers_per_host = profile.workers_per_host
         self._host_rate = BYTES_PER_MBIT * profile.host_bandwidth_mbit_s
         self._host_latency = profile.host_latency_s
-        self._alike = not profile.racks and len({*self._latency, *(profile.peer_latency_s or ())}) == 1
+        self._alike = not profile.racks and profile.peer_latency_s is None and len({*self._latency}) == 1
         self._equal = len(set(worker_rates)) == 1 and self._alike
         #: seconds of rings over links that differ, by bytes and workers
         self._rings: dict[tuple[float, tuple[int, ...]], float] = {}
@@ -124,6 +127,9 @@ class Network:
         self._is_shared = profile.link_sharing != "in_turn", profile.link_sharing == "equal"
         self._racks, self._rack_rates = profile.racks or (0,) * profile.num_workers, profile.rack_rates
         self._rack_rate = BYTES_PER_MBIT * profile.rack_bandwidth_mbit_s
+        self._has_racks = bool(profile.racks)
+        #: of racks whose lines are queues, to the servers and back: when they are free
+        self._line_free: tuple[dict[int, float], dict[int, float]] = ({}, {})
         self._links = [SharedLink(1.0 / self._slot, self._rack_rate) for _ in range(2)]
         #: of each worker, up or back: when its last message arrives as was last known, its latency, and the
         #: time for which its arrival is scheduled
@@ -195,6 +201,8 @@ class Network:
         passes = num_bytes * self._pass_up[worker]
         if self._achieved:
             passes = max(passes, num_bytes / self._achieves(num_bytes, self._shares))
+        if self._has_racks:
+            start, passes = self._over_line(self._line_free[0], worker, num_bytes, start, passes)
         latency = self._latency[worker] if self._fixed else self._latency_of(worker, num_bytes, False)
         return start + passes + latency
 
@@ -212,8 +220,24 @@ class Network:
         passes = num_bytes * self._pass_down[worker]
         if self._achieved:
             passes = max(passes, num_bytes / self._achieves(num_bytes, self._shares))
+        if self._has_racks:
+            start, passes = self._over_line(self._line_free[1], worker, num_bytes, start, passes)
         latency = self._latency[worker] if self._fixed else self._latency_of(worker, num_bytes, True)
         return start + passes + latency + self._hop
+
+    def _over_line(
+        self, free: dict[int, float], worker: int, num_bytes: float, start: float, passes: float
+    ) -> tuple[float, float]:
+        """Return when a message begins to pass the line of a worker's rack, a queue, and how long it takes.
+
+        `free`: of each rack, when its line is free; without an entry at any time.
+        """
+        rack, line_s = self._racks[worker], num_bytes / self._rack_rate
+        if not rack:
+            return start, passes
+        begins = max(start, free.get(rack, 0.0))
+        free[rack] = begins + line_s
+        return begins, max(passes, line_s)
 
     def _share(
         self, worker: int, back: int, num_bytes: float, rate: float, now: float, latency: float
@@ -325,18 +349,16 @@ class Network:
         for (num_bytes, rates, passes), is_shared in zip(ways, self._is_shared, strict=True):
             achieves, slot = self._achieves(num_bytes, self._shares), num_bytes * self._slot
             waits = 1 + 2 * extra_round_trips(num_bytes * max(self._shares), self._window)
-            link = SharedLink(1.0 / self._slot, self._rack_rate)
+            link, free = SharedLink(1.0 / self._slot, self._rack_rate), dict[int, float]()
             for worker in workers if is_shared else ():
                 link.begin(worker, num_bytes, min(rates[worker], achieves), 0.0, self._racks[worker])
-            seconds += max(
-                (
-                    link.ends(worker)
-                    if is_shared
-                    else place * slot + max(num_bytes * passes[worker], num_bytes / achieves)
-                )
-                + self._latency[worker] * waits
-                for place, worker in enumerate(workers)
-            )
+            ends = list[float]()
+            for place, worker in enumerate(workers):
+                own_s = max(num_bytes * passes[worker], num_bytes / achieves)
+                begins, passes_s = self._over_line(free, worker, num_bytes, place * slot, own_s)
+                passed = link.ends(worker) if is_shared else begins + passes_s
+                ends.append(passed + self._latency[worker] * waits)
+            seconds += max(ends)
         return seconds
 
     def injection(self, worker: int, injection: Mapping[str, Any], sample_bytes: int) -> float:
@@ -350,11 +372,15 @@ class Network:
     def state_dict(self) -> dict[str, Any]:
         """Return until when the servers' link is busy in each direction, and its traffic: plain data."""
         carried = self._carried
-        return {"up_free_s": self._up_free, "down_free_s": self._down_free, "carried_bytes": carried}
+        state = {"up_free_s": self._up_free, "down_free_s": self._down_free, "carried_bytes": carried}
+        lines = [sorted(free.items()) for free in self._line_free]
+        return state | ({"lines": lines} if any(lines) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._up_free, self._down_free = state["up_free_s"], state["down_free_s"]
         self._carried = state["carried_bytes"]
+        up, down = state.get("lines", ((), ()))
+        self._line_free = dict(up), dict(down)
 
 
 class Throttles:

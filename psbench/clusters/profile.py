@@ -39,7 +39,7 @@ class Profile:
     memory_gb, vcpu, flavour : (num_workers,)
         Gigabytes; virtual CPUs, None where not known; what the machines are called, which may be empty.
     bandwidth_mbit_s, latency_s : (num_workers,)
-    bandwidth_down_mbit_s, peer_latency_s : (num_workers,) or None
+    bandwidth_down_mbit_s, peer_latency_s, peer_pause_s : (num_workers,) or None
     server_bandwidth_mbit_s : float or (num_servers,)
     **others
         These and all others mean what the fields of these names mean in `Cluster`.
@@ -79,6 +79,7 @@ class Profile:
     host_bandwidth_mbit_s: float = 10_000.0
     host_latency_s: float = 5e-5
     peer_latency_s: tuple[float, ...] | None = None
+    peer_pause_s: tuple[float, ...] | None = None
     racks: tuple[int, ...] = ()
     rack_bandwidth_mbit_s: float = 10_000.0
     rack_latency_s: float = 0.0
@@ -94,13 +95,12 @@ class Profile:
         _each(where, "latency_s", self.latency_s, positive=False)
         _same_length(where, "bandwidth_down_mbit_s", self.down_mbit_s, len(self.speed))
         _each(where, "bandwidth_down_mbit_s", self.down_mbit_s, positive=True)
-        if self.peer_latency_s is not None:
-            _same_length(where, "peer_latency_s", self.peer_latency_s, len(self.speed))
-            _each(where, "peer_latency_s", self.peer_latency_s, positive=False)
+        for key in ("peer_latency_s", "peer_pause_s"):
+            if (own := getattr(self, key)) is not None:
+                _same_length(where, key, own, len(self.speed))
+                _each(where, key, own, positive=False)
         if self.racks:
             _same_length(where, "racks", self.racks, len(self.speed))
-            if self.link_sharing != "equal":
-                raise ParameterError(f"{where}: racks: needs link_sharing 'equal', got {self.link_sharing!r}")
         self.step_time.check_workers(len(self.speed))
         if self.link_time is not None:
             self.link_time.check_workers(2 * len(self.speed))  # to the servers, and then back
@@ -129,6 +129,10 @@ class Profile:
         if self.peer_latency_s is None:
             return max(self.latency_s[one], self.latency_s[other]) + over_lines
         return self.peer_latency_s[one] + self.peer_latency_s[other] + over_lines
+
+    def pause_s(self, one: int, other: int) -> float:
+        """Return what a model between two workers pauses for, seconds."""
+        return 0.0 if self.peer_pause_s is None else self.peer_pause_s[one] + self.peer_pause_s[other]
 
     def lines(self, one: int, other: int) -> list[tuple[str, int]]:
         """Return the lines that a message from one worker to another passes: out of a rack, into one."""

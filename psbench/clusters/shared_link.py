@@ -68,6 +68,40 @@ class SharedLink:
                     del left[each]
         return self._ends[what]
 
+    def ends_of_all(self, sent: Sequence[tuple[float, float, float, int]]) -> list[float]:
+        """Return the ends of messages that are all known: (begin, bytes, maximum rate, rack) of each.
+
+        It takes one step for each begin and end, where `begin` foresees all ends again.
+
+        >>> SharedLink(10.0).ends_of_all([(0.0, 10.0, 10.0, 0), (0.5, 10.0, 10.0, 0)])
+        [1.5, 2.0]
+        """
+        todo = sorted(range(len(sent)), key=lambda each: sent[each][0], reverse=True)
+        ends, left = [0.0] * len(sent), dict[int, float]()
+        now = sent[todo[-1]][0] if todo else 0.0
+        while todo or left:
+            rates = self._rates(list(left))
+            least_s = min((left[each] / rates[each] for each in left), default=inf)
+            begins_s = sent[todo[-1]][0] if todo else inf
+            step_s = min(least_s, begins_s - now)
+            if least_s <= step_s:  # by seconds that are left: a message may take less than the clock resolves
+                now += least_s
+                done = [each for each in left if left[each] / rates[each] <= least_s * (1 + 1e-9)]
+            else:
+                now, done = begins_s, []
+            for each in left:
+                left[each] -= rates[each] * step_s
+            for each in done:
+                ends[each] = now
+                del left[each], self._limits[each]
+                self._racks.pop(each, None)
+            if not done:
+                each = todo.pop()
+                _, left[each], self._limits[each], rack = sent[each]
+                if rack:
+                    self._racks[each] = rack
+        return ends
+
     def ends(self, what: object) -> float:
         """Return the end of a message that was begun, as far as it is known."""
         return self._ends[what]

@@ -66,6 +66,7 @@ class Specification(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         cls.__doc__ = _completed(cls)
+        _forget_class_variables(cls)
 
     @classmethod
     def error_name(cls) -> str:
@@ -83,6 +84,12 @@ class Specification(BaseModel):
         if info.field_name == "name" and isinstance(value, str) and not is_shown(value):
             raise PydanticCustomError("name", "must be one line of text, without control characters")
         return value
+
+
+def _forget_class_variables(cls: type[BaseModel]) -> None:
+    """Drop the annotations of class variables, which pydantic would evaluate again in each subclass."""
+    own = cls.__annotations__.items()
+    cls.__annotations__ = {name: kind for name, kind in own if name not in cls.__class_vars__}
 
 
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}

@@ -10,13 +10,14 @@ from pydantic import model_validator
 
 from psbench.core.specification import Specification, parameter
 from psbench.errors import ParameterError, in_short
+from psbench.percents import exact_percent
 
 _WORDS = {"val": "validation", "train": "training"}
 _TEXT = re.compile(r"\s*([A-Za-z]\w*)\s*(>=|<=)\s*([-+\d.eE]+)\s*")
 
 
 class Target(Specification):
-    """A bound of a metric that is evaluated along a run.
+    r"""A bound of a metric that is evaluated along a run.
 
     Parameters
     ----------
@@ -29,7 +30,7 @@ class Target(Specification):
     Examples
     --------
     >>> str(Target(metric="f1", at_least=0.9)), str(target_of(0.974)), str(target_of("loss <= 0.2"))
-    ('f1 at least 0.9', 'validation accuracy 0.974', 'validation loss at most 0.2')
+    ('f1 at least 0.9', 'validation accuracy 97.4\xa0%', 'validation loss at most 0.2')
     """
 
     metric: str = parameter("accuracy", "evaluated metric", min_length=1)
@@ -85,7 +86,8 @@ class Target(Specification):
 
     def __str__(self) -> str:
         side = "" if self.is_accuracy else "at most " if self.at_least is None else "at least "
-        return f"{self.called} {side}{self.bound:.4g}"
+        bound = exact_percent(self.bound) if self.bare == "accuracy" else f"{self.bound:.4g}"
+        return f"{self.called} {side}{bound}"
 
 
 #: what means a target: a validation accuracy, a text such as "f1 >= 0.9", a mapping, or one

@@ -69,6 +69,11 @@ def chunks_sent(log: EventLog, unanswered: bool = False) -> pd.DataFrame:
     DataFrame
         `time_s`, `worker` and `samples`. Empty where workers do not train on chunks.
     """
+    return table(sent_chunks(log, unanswered), columns=_ASKED)
+
+
+def sent_chunks(log: EventLog, unanswered: bool = False) -> list[tuple[float, int, int]]:
+    """Return the rows of `chunks_sent`."""
     found = []
     rows = pick(sent(log.rows(), unanswered), Kind.RELEASE, Kind.REPORT)
     for row in rows[rows["text"] != 0]:  # most releases order nothing
@@ -78,4 +83,4 @@ def chunks_sent(log: EventLog, unanswered: bool = False) -> pd.DataFrame:
             samples = len(injection["workers"]) * injection["each"] or None
         if samples is not None and not (row["kind"] == Kind.RELEASE and row["id"]):
             found.append((row["time_s"], int(row["worker"]), samples))
-    return table(found, columns=_ASKED)
+    return found

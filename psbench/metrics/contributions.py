@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from psbench.arrays import Array, Booleans
 from psbench.core.log import EventLog, Kind
 from psbench.metrics.pushes import Staleness
-from psbench.metrics.rows import Absences, Rows, optional, pick, positions, workers_of
+from psbench.metrics.rows import Absences, Rows, optional, pick, positions
 from psbench.metrics.table import table
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: by worker and age, or by worker and reason (a number): gradients, and the samples in them
 _Sums: TypeAlias = dict[tuple[int, int], Array]
+#: by worker: used gradients, and unused ones by reason
+Counts: TypeAlias = tuple[dict[int, int], dict[int, dict[str, int]]]
 
 #: reasons that no part gives, by numbers that no text has
 _CANCELLED, _LEFT, _VOTE, _WEIGHT, _BUFFERED = range(-1, -6, -1)
@@ -135,7 +137,7 @@ class Work:
         ]
         return sorted((row for row in found if row[3]), key=lambda row: (row[0], row[2] is None))
 
-    def counts(self, log: EventLog) -> tuple[dict[int, int], dict[int, dict[str, int]]]:
+    def counts(self, log: EventLog) -> Counts:
         """Return the numbers of used gradients of each worker, and of unused ones by reason."""
         used: dict[int, int] = {}
         unused: dict[int, dict[str, int]] = {}
@@ -165,11 +167,16 @@ def _add(sums: _Sums, workers: Array, codes: Array, samples: Array) -> None:
         sums[who] = sums.get(who, np.zeros(2, dtype=np.int64)) + np.array([gradients, each])
 
 
-def totals(log: EventLog) -> dict[str, Any]:
-    """Return the numbers of used gradients, and of unused ones by reason, as plain data."""
+def counted(log: EventLog) -> Counts:
+    """Return the numbers of used gradients of each worker, and of unused ones by reason."""
     work = Work()
     work.read(log.rows())
-    used, unused = work.counts(log)
+    return work.counts(log)
+
+
+def totals(counts: Counts) -> dict[str, Any]:
+    """Return the numbers of used gradients, and of unused ones by reason, as plain data."""
+    used, unused = counts
     reasons: dict[str, int] = {}
     for own in unused.values():
         for why, gradients in own.items():
@@ -187,16 +194,14 @@ def unused_share(found: Mapping[str, Any]) -> float | None:
     return unused / (found["used"] + unused) if found["used"] + unused else None
 
 
-def starved_workers(log: EventLog) -> list[str]:
-    """Return a warning for each worker whose gradients were used rarely or never."""
-    work = Work()
-    work.read(log.rows())
-    used, unused = work.counts(log)
+def starved_workers(counts: Counts, workers: Sequence[int]) -> list[str]:
+    """Return a warning for each of the workers whose gradients were used rarely or never."""
+    used, unused = counts
     if not used:
         return []
     return [
         f"worker {worker}: {text}"
-        for worker in workers_of(log.rows())
+        for worker in workers
         if (text := _starved(used.get(worker, 0), unused.get(worker, {})))
     ]
 

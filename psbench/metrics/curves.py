@@ -42,9 +42,18 @@ def evaluated(log: EventLog, rows: Rows, at: AxisValues) -> list[dict[str, Any]]
     evaluations = pick(rows, Kind.EVALUATED)
     for row, sent in zip(evaluations, at.evaluated_bytes.tolist(), strict=True):
         facts = int(row["id"]), float(row["time_s"]), int(row["version"]), sent
-        axes = dict(zip(_EVALUATED_AT, facts, strict=True))
-        # a whole number of a file may be larger than any integer of numpy
-        found.append(axes | json.loads(log.text(int(row["text"])), parse_int=float))
+        found.append(dict(zip(_EVALUATED_AT, facts, strict=True)) | _values(log, row))
+    return found
+
+
+def evaluated_values(log: EventLog, rows: Rows) -> list[tuple[float, dict[str, float]]]:
+    """Return the time and the values of each evaluation among the rows of a log."""
+    return [(float(row["time_s"]), _values(log, row)) for row in pick(rows, Kind.EVALUATED)]
+
+
+def _values(log: EventLog, row: np.void) -> dict[str, float]:
+    # a whole number of a file may be larger than any integer of numpy
+    found: dict[str, float] = json.loads(log.text(int(row["text"])), parse_int=float)
     return found
 
 
@@ -73,6 +82,13 @@ def training_loss(log: EventLog, dataset_size: int, smooth_epochs: float = 0.25)
     return table(TrainingLoss(dataset_size, smooth_epochs).read(rows, Axes().read(rows)))
 
 
+def last_training_loss(rows: Rows, dataset_size: int) -> float | None:
+    """Return the last value of `training_loss`; None if no push has a finite loss."""
+    push = pick(rows, Kind.PUSH)
+    found = TrainingLoss(dataset_size).smoothed(push[np.isfinite(push["loss"])])
+    return float(found[-1]) if len(found) else None
+
+
 class TrainingLoss:
     """The smoothed training loss along a growing log; see `training_loss`."""
 
@@ -91,14 +107,14 @@ class TrainingLoss:
             "epoch": at.samples[place] / self._size,
             "updates": at.version[place],
             "bytes": at.bytes[place],
-            "train_loss": self._running_mean(push["loss"], push["samples"]),
+            "train_loss": self.smoothed(push),
         }
 
-    def _running_mean(self, values: Array, samples: Array) -> Array:
-        """Return for each push the mean over the preceding pushes in the window."""
-        if not len(values):
+    def smoothed(self, pushes: Rows) -> Array:
+        """Return for each new push the mean over the pushes before it in the window; all have a loss."""
+        if not len(pushes):
             return np.zeros(0)
-        samples = samples.astype(np.float64)
+        values, samples = pushes["loss"], pushes["samples"].astype(np.float64)
         begin, until, total = self._known
         known = len(until)
         until = np.append(until, np.cumsum(np.append(until[-1], samples))[1:])
@@ -133,12 +149,9 @@ def time_to_target(log: EventLog, target: float | Target, value: str = "val_accu
 
     A number is one of `value`: a loss reaches it from above, anything else from below.
     """
-    frame = evaluations(log)
     if not isinstance(target, Target):
         bound = float(target)
         lower, higher = (bound, None) if value.endswith("loss") else (None, bound)
         target = Target.model_construct(metric=value, at_least=higher, at_most=lower)
-    if target.column not in frame:
-        return None
-    reached = frame[target.column].map(target.reached).astype(bool)
-    return float(frame.loc[reached, "time_s"].iloc[0]) if reached.any() else None
+    found = evaluated_values(log, log.rows())
+    return next((time_s for time_s, values in found if target.reached(values.get(target.column))), None)

@@ -61,9 +61,9 @@ def energy_totals(log: EventLog, meta: Mapping[str, Any]) -> dict[str, float]:
     Joules are left out if the cluster has no watts, and costs without prices. `measured_joules` is there if
     machines of a live run have counted the energy of their processors (`meta["measured_joules"]`, by host).
     """
-    found = energy(log, meta)
-    if not len(found):
+    if not meta.get("costs"):  # as in most runs
         return {}
+    found = energy(log, meta)
     given = [
         *(_JOULES if _is_given(meta["costs"], _POWERS) else ()),
         *(_COSTS if _is_given(meta["costs"], _PRICES) else ()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,10 @@ def independence(log: EventLog) -> pd.DataFrame:
     ------
     Hermes, eq. (7).
     """
+    return table(_columns(log))
+
+
+def _columns(log: EventLog) -> dict[str, Any]:
     rows = log.rows()
     workers = workers_of(rows)
     push, release, chunk = pick(rows, Kind.PUSH), pick(rows, Kind.RELEASE), _chunks(log, rows)
@@ -47,7 +51,7 @@ def independence(log: EventLog) -> pd.DataFrame:
     with np.errstate(divide="ignore", invalid="ignore"):
         independence = np.where(requests > 0, iterations / requests, np.nan)
     columns = {"iterations": iterations, "requests": requests, "independence": independence}
-    return table({"worker": workers} | columns)
+    return {"worker": workers} | columns
 
 
 def mean_independence(log: EventLog) -> float | None:
@@ -58,7 +62,8 @@ def mean_independence(log: EventLog) -> float | None:
     >>> mean_independence(EventLog()) is None
     True
     """
-    found = independence(log)["independence"].dropna()
+    found = _columns(log)["independence"]
+    found = found[~np.isnan(found)]
     return None if (found == 1.0).all() else float(found.mean())
 
 

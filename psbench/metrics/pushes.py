@@ -114,10 +114,14 @@ def share_of_applied(log: EventLog) -> pd.DataFrame:
         One row for each worker that ever joined: `worker`, `pushes` (that arrived), `applied`, `samples`
         (in applied pushes), `share` (of all applied pushes, 0 to 1; NaN when none was).
     """
-    rows = log.rows()
+    return table(applied_columns(log.rows()))
+
+
+def applied_columns(rows: Rows) -> dict[str, Any]:
+    """Return the columns of `share_of_applied`."""
     counts = PushCounts()
     counts.read(rows)
-    return table(counts.columns(workers_of(rows)))
+    return counts.columns(workers_of(rows))
 
 
 class PushCounts:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from psbench.core.log import EventLog, Kind
 from psbench.core.target import Target, target_of
-from psbench.metrics.chunks import chunks_sent
-from psbench.metrics.clocks import clock_lead
-from psbench.metrics.contributions import starved_workers, totals
-from psbench.metrics.curves import evaluations, time_to_target, training_loss
+from psbench.metrics.chunks import sent_chunks
+from psbench.metrics.clocks import Clocks, leads
+from psbench.metrics.contributions import counted, starved_workers, totals
+from psbench.metrics.curves import evaluated_values, last_training_loss, time_to_target
 from psbench.metrics.energy import energy_totals
 from psbench.metrics.independence import mean_independence
-from psbench.metrics.lost_updates import lost_updates
-from psbench.metrics.pushes import share_of_applied, staleness
-from psbench.metrics.rows import Rows, end_of, finite, kept_steps, pick, trained
+from psbench.metrics.lost_updates import lost_columns
+from psbench.metrics.pushes import Staleness, applied_columns
+from psbench.metrics.rows import Rows, end_of, finite, kept_steps, pick, trained, workers_of
 from psbench.metrics.servers import reassignments
 from psbench.metrics.switches import switches
 from psbench.metrics.totals import idle_fraction
@@ -26,8 +26,8 @@ from psbench.metrics.trained_groups import class_distance
 from psbench.metrics.votes import local_steps_ratio
 from psbench.metrics.warnings import never_switched, resumed_midway, whole_rates
 
-if TYPE_CHECKING:
-    import pandas as pd
+#: time and values of each evaluation
+_Evaluated: TypeAlias = Sequence[tuple[float, Mapping[str, float]]]
 
 
 def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | None = None) -> dict[str, Any]:
@@ -83,8 +83,9 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
     """
     rows = log.rows()
     kept = conservation(log)
-    shares = share_of_applied(log)
-    evaluated = evaluations(log)
+    shares = applied_columns(rows)["share"]
+    evaluated = evaluated_values(log, rows)
+    counts = counted(log)
     given = meta.get("target") or meta.get("target_accuracy") if target is None else target
     aim = target_of(given)
     unanswered = bool(meta.get("unanswered"))
@@ -102,18 +103,18 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
         "pushes": kept,
         "time_s": max(end_of(rows), meta.get("time_s", 0.0)),
         "wall_s": meta.get("wall_s"),
-        "final": _final(log, meta, evaluated),
+        "final": _final(rows, meta, evaluated),
         "best_val_accuracy": _best(evaluated),
         "target_accuracy": aim.bound if aim is not None and aim.is_accuracy else meta.get("target_accuracy"),
         **({} if aim is None or aim.is_accuracy else {"target": aim.model_dump(exclude_none=True)}),
         "time_to_target_s": None if aim is None else time_to_target(log, aim),
-        "staleness": _staleness(log),
-        "clock_lead_max": int(clock_lead(log)["lead"].max()) if Kind.RELEASE in rows["kind"] else 0,
+        "staleness": _staleness(rows),
+        "clock_lead_max": int(leads(rows, Clocks()).max(initial=0)),
         "bytes": total_bytes(log, unanswered),
         "messages": messages(log, unanswered),
         "idle_fraction": list(idle_fraction(log).values()),
-        "share_of_applied": [finite(share) for share in shares["share"]],
-        "contributions": totals(log) | {"class_distance": class_distance(log, meta)},
+        "share_of_applied": [finite(share) for share in shares],
+        "contributions": totals(counts) | {"class_distance": class_distance(log, meta)},
         "switches": switches(log, meta["dataset_size"], meta.get("compositions", ())),
         "lost_workers": list(meta.get("lost_workers", ())),
         "incidents": list(meta.get("incidents", ())),
@@ -122,15 +123,14 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
         "params_digest": meta.get("params_digest"),
         "versions": dict(meta.get("versions", {})),
     }
-    data = chunks_sent(log, unanswered)["samples"]
-    if len(data) and meta.get("backend") == "simulated" and "sample_bytes" in meta:
-        summary["bytes"]["data"] = int(data.sum()) * meta["sample_bytes"]
+    data = [samples for _, _, samples in sent_chunks(log, unanswered)]
+    if data and meta.get("backend") == "simulated" and "sample_bytes" in meta:
+        summary["bytes"]["data"] = sum(data) * meta["sample_bytes"]
         summary["messages"]["data"] = len(data)
-    writes = lost_updates(log)
-    if len(writes):
-        lost = writes["lost"]
-        counts = {"written": len(lost), "hit": int((lost > 0).sum()), "lost": float(lost.sum())}
-        summary["lost_updates"] = counts
+    lost = lost_columns(log)["lost"]
+    if len(lost):
+        found = {"written": len(lost), "hit": int((lost > 0).sum()), "lost": float(lost.sum())}
+        summary["lost_updates"] = found
     elif meta.get("lost_updates"):
         summary["lost_updates"] = dict(meta["lost_updates"])
     voted = local_steps_ratio(log)
@@ -145,9 +145,9 @@ def summarise(log: EventLog, meta: Mapping[str, Any], target: float | Target | N
     summary |= {"energy": spent} if spent else {}
     used = usage(meta)
     summary |= {"usage": used} if used else {}
-    found = [*never_switched(log, meta), *whole_rates(log, meta), *resumed_midway(log)]
-    found += [*starved_workers(log), *_warnings(summary)]
-    return summary | {"warnings": found}
+    warnings = [*never_switched(log, meta), *whole_rates(log, meta), *resumed_midway(log)]
+    warnings += [*starved_workers(counts, workers_of(rows)), *_warnings(summary)]
+    return summary | {"warnings": warnings}
 
 
 def updates(rows: Rows) -> int:
@@ -185,25 +185,23 @@ def _usage(worker: Mapping[str, Any]) -> dict[str, float | int | None]:
     }
 
 
-def _final(log: EventLog, meta: Mapping[str, Any], evaluated: pd.DataFrame) -> dict[str, float | None]:
+def _final(rows: Rows, meta: Mapping[str, Any], evaluated: _Evaluated) -> dict[str, float | None]:
     """Return the last evaluated values; without evaluations, the training loss of the last pushes."""
     names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", *meta.get("metrics", ()))
-    final = {name: finite(_last(evaluated, name)) for name in names}
+    last = evaluated[-1][1] if evaluated else {}
+    final = {name: finite(last.get(name)) for name in names}
     if final["train_loss"] is None:
-        final["train_loss"] = finite(_last(training_loss(log, meta["dataset_size"]), "train_loss"))
+        final["train_loss"] = finite(last_training_loss(rows, meta["dataset_size"]))
     return final
 
 
-def _last(frame: pd.DataFrame, name: str) -> float | None:
-    return float(frame[name].iloc[-1]) if name in frame and len(frame) else None
+def _best(evaluated: _Evaluated) -> float | None:
+    found = (finite(values.get("val_accuracy")) for _, values in evaluated)
+    return max((value for value in found if value is not None), default=None)
 
 
-def _best(evaluated: pd.DataFrame) -> float | None:
-    return finite(evaluated["val_accuracy"].max()) if "val_accuracy" in evaluated and len(evaluated) else None
-
-
-def _staleness(log: EventLog) -> dict[str, float | int | None]:
-    found = staleness(log)["staleness"]
+def _staleness(rows: Rows) -> dict[str, float | int | None]:
+    found = Staleness().read(rows)
     return (
         {"mean": float(found.mean()), "max": int(found.max())} if len(found) else {"mean": None, "max": None}
     )

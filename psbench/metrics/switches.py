@@ -36,6 +36,8 @@ def switches(log: EventLog, dataset_size: int, names: Sequence[str] = ()) -> lis
         until then), `from`, `to`, `reason`, `cost_s` (of the hand-over itself).
     """
     rows = log.rows()
+    if not len(positions(rows, Kind.HANDOVER)):  # as in most runs
+        return []
     return switched(log, rows, Axes().read(rows), dataset_size, names)
 
 

@@ -50,6 +50,8 @@ class Compared(ShownTable):
         Which runs were evaluated long before that.
     axis : str
         What curves are drawn against unless another axis is asked for: what is equal, or time.
+    target_source : str
+        Where the target comes from, in words; empty if it was given.
     """
 
     groups: dict[str, list[Run]]
@@ -60,6 +62,7 @@ class Compared(ShownTable):
     equal: str = ""
     early: Sequence[str] = ()
     axis: str = "time"
+    target_source: str = ""
 
     @cached_property
     def summaries(self) -> dict[str, list[dict[str, Any]]]:
@@ -127,7 +130,7 @@ class Compared(ShownTable):
         if any(len(runs) > 1 for runs in self.groups.values()):
             lines.append(remarks.of_interval(deviation=True))
         if self.aim is not None:
-            lines += remarks.of_target(self.aim, self.table().to_dict("records"))
+            lines += remarks.of_target(self.aim, self.target_source, self.table().to_dict("records"))
         if self.test:
             lines += in_words(self.tests(), self.baseline)
             lines += [

@@ -14,6 +14,7 @@ from psbench.results.compared import FEW, Compared
 from psbench.results.equal import cut_equal
 from psbench.results.explained import Explained
 from psbench.results.groups import differences, group
+from psbench.results.remarks import BEST, STOPPED_AT
 from psbench.results.run import Run
 
 if TYPE_CHECKING:
@@ -78,11 +79,20 @@ def comparison_of(
     groups = found.runs
     if baseline is not None and baseline not in groups:
         raise ParameterError(f"compare: no run is called {baseline!r} (there are: {', '.join(groups)})")
-    aim = target_of(target)
+    aim, source = target_of(target), ""
     if aim is None and len(groups) > 1 and "data" not in differences(groups):
-        aim = _common(runs)
+        aim, source = _common(runs)
     wanted = aim.bound if aim is not None and aim.is_accuracy else aim
-    comparison = Comparison(groups, baseline or _baseline(groups), wanted, found.notes, test, amount, early)
+    comparison = Comparison(
+        groups,
+        baseline or _baseline(groups),
+        wanted,
+        found.notes,
+        test,
+        amount,
+        early,
+        target_source=source,
+    )
     if equal is not None:
         comparison = replace(comparison, axis=equal)
     if test:
@@ -102,12 +112,16 @@ def _mean_time(runs: Sequence[Run]) -> float:
     return sum(end_of(run.log.rows()) for run in runs) / len(runs)
 
 
-def _common(runs: Sequence[Run]) -> Target | None:
-    """Return the target that all were given, or the highest accuracy that all reached, to three digits."""
+def _common(runs: Sequence[Run]) -> tuple[Target | None, str]:
+    """Return the target that all were given, or the highest accuracy that all reached, to three digits.
+
+    With it comes where it is from, in words.
+    """
     given = runs[0].experiment.stop.aim
     if given is not None and all(run.experiment.stop.aim == given for run in runs):
-        return given
+        return given, STOPPED_AT
     frames = [evaluations(run.log) for run in runs]
     if any("val_accuracy" not in frame or frame["val_accuracy"].isna().all() for frame in frames):
-        return None
-    return target_of(int(min(frame["val_accuracy"].max() for frame in frames) * 1000) / 1000)
+        return None, ""
+    best = min(frame["val_accuracy"].max() for frame in frames)
+    return target_of(int(best * 1000) / 1000), BEST

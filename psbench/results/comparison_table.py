@@ -34,7 +34,7 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "staleness_mean": ("staleness mean", ".2f", 1, ""),
     "staleness_max": ("staleness max", ".0f", 1, ""),
     "clock_lead_max": ("clock lead max", ".0f", 1, ""),
-    "idle_fraction": ("idle", ".1f", 100, UNIT),
+    "idle_fraction": ("waiting", ".1f", 100, UNIT),
     "unused": ("unused", ".1f", 100, UNIT),
     "class_distance": ("class distance", ".1f", 100, UNIT),
     "bytes": ("MB sent", ".4g", 1, ""),

@@ -14,16 +14,26 @@ def of_interval(deviation: bool = False) -> str:
     return f"± is the half-width of a 95 % interval over seeds (t distribution){more}"
 
 
-def of_target(target: Target, rows: Iterable[Mapping[Any, Any]]) -> list[str]:
+#: where a target comes from that was not given with the runs
+STOPPED_AT, BEST, HALF = (
+    "at which all experiments stop",
+    "the best that all runs reached",
+    "which half of the runs reached",
+)
+
+
+def of_target(target: Target, source: str, rows: Iterable[Mapping[Any, Any]]) -> list[str]:
     """Return the meaning of times to target, and the treatment of seeds that did not reach it.
 
     Parameters
     ----------
     target : Target
+    source : str
+        Where it comes from; empty if it was given.
     rows : iterable of mapping
         Of a table of means, with `n` and `time_to_target_reached`.
     """
-    lines = [f"target: {target}"]
+    lines = [f"target: {target}" + (f", {source}" if source else "")]
     if any(row["time_to_target_reached"] < row["n"] for row in rows):
         lines.append(
             "m of n, ≥ t: m of n seeds reached the target; the others did not while they ran, so the mean "

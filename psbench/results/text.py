@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+#: stands for a no-break space, at which rich would break a line
+_NO_BREAK = "\ue000"
+
+
 def table_text(
     headings: Sequence[str], rows: Sequence[Sequence[str]], remarks: Iterable[str], width: int | None = None
 ) -> str:
@@ -34,7 +38,7 @@ def table_text(
     console.print(table)
     for line in remarks:
         console.print(shown(line), highlight=False, markup=False, style="dim")
-    return console.export_text()
+    return console.export_text().replace(_NO_BREAK, "\u00a0")
 
 
 class ShownTable:
@@ -70,7 +74,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for place, heading in enumerate(headings):
         table.add_column(escape(shown(heading)), justify="left" if place == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(escape(shown(cell)) for cell in row))
+        table.add_row(*(escape(shown(cell)).replace("\u00a0", _NO_BREAK) for cell in row))
     return table
 
 

@@ -155,7 +155,7 @@ class Workload:
         """Serialized size of parameters and buffers."""
         return WireSize(self.model.layout, 4 * self.model.num_buffers, shapes=self.model.shapes)
 
-    @property
+    @cached_property  # found by a trial
     def entry_bytes(self) -> int:
         """Bytes per entry of the model on a server: the parameter, and the state of its updates."""
         aggregation = self.experiment.strategy.compositions[0].aggregation
@@ -166,7 +166,7 @@ class Workload:
         """One training sample on the wire."""
         return self.data.sample_bytes
 
-    @property
+    @cached_property
     def capacity(self) -> list[int]:
         """Samples that fit in each worker's memory, beside parameters, gradient and optimizer state."""
         placement = self.experiment.strategy.compositions[0].placement

@@ -28,6 +28,15 @@ _END = 0.95
 _REPRODUCED, _UNEQUAL = 0.25, 3.0
 
 
+class Kind(NamedTuple):
+    """A kind of probe."""
+
+    title: str
+    workers: int
+    batch_size: int
+    updates: float
+
+
 class BesideTwins(NamedTuple):
     """The runs of one probe beside its twins on the fitted cluster.
 
@@ -62,19 +71,21 @@ class BesideTwins(NamedTuple):
 
 def beside_twins(runs: Sequence[Run], cluster_of: ClusterOf) -> list[BesideTwins]:
     """Return the runs of each probe beside its twins; `cluster_of` gives a drawn cluster for a seed."""
-    kinds = _kinds(runs)
+    kinds = kinds_of(runs)
     # without repeats nothing is estimated, and the level of a few twins tells whether the fit is right
     twins = _TWINS if len(kinds) < len(runs) else _FEW_TWINS
     return [_beside_twins(same, cluster_of, twins) for same in kinds]
 
 
-def between_runs(probes: Sequence[BesideTwins]) -> tuple[float, int]:
+def between_runs(probes: Sequence[BesideTwins], left_out: Sequence[BesideTwins] = ()) -> tuple[float, int]:
     """Return the standard deviation of the logarithm of a run's seconds that its twin does not explain.
 
     Each probe is compared with its twins. Two things are left over, each known of few values and made larger
     by Student's factor. One is what differs from one run to the next of a kind of probe (who else used the
     machine, where processes were put): of n runs of k kinds n - k values are free. The other is the fit's
-    lack: by how much the mean of each kind is off, k values. What the twins have of their own is taken off.
+    lack: by how much the mean of each kind is off, k values. Probes that their twins' messages were fitted
+    without (`left_out`) tell that better, as strategies that are predicted were not fitted either. What the
+    twins have of their own is taken off.
 
     Returns
     -------
@@ -86,9 +97,10 @@ def between_runs(probes: Sequence[BesideTwins]) -> tuple[float, int]:
     if not free:
         return 0.0, 0
     within = sum(float(((each.apart - each.apart.mean()) ** 2).sum()) for each in probes) / free
-    lack = sum(float(each.apart.mean()) ** 2 for each in probes) / kinds
+    means = [float(each.apart.mean()) for each in left_out or probes]
+    lack = sum(each**2 for each in means) / len(means)
     luck = sum(len(each.runs) * each.variance for each in probes) / count
-    beyond = _student(free) ** 2 * within + _student(kinds) ** 2 * lack - luck
+    beyond = _student(free) ** 2 * within + _student(len(means)) ** 2 * lack - luck
     return math.sqrt(max(0.0, beyond)), free
 
 
@@ -150,20 +162,24 @@ def between_sizes(runs: Sequence[Run], workers: int, cluster_of: ClusterOf) -> f
     processes share. Each kind of run tells one error.
     """
     squares = list[float]()
-    for same in _kinds(runs):
+    for same in kinds_of(runs):
         each = _beside_twins(same, cluster_of, _TWINS)
         doublings = math.log2(same[0].experiment.num_workers / workers)
         squares.append((float(each.apart.mean()) ** 2 - each.variance / len(same)) / doublings**2)
     return math.sqrt(max(0.0, sum(squares) / len(squares))) if squares else 0.0
 
 
-def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
+def kind_of(run: Run) -> Kind:
+    """Return what repeats of a probe have in common."""
+    own = run.experiment
+    return Kind(own.title, own.num_workers, own.batch_size, float(last_version(run.log)[0]))
+
+
+def kinds_of(runs: Sequence[Run]) -> list[list[Run]]:
     """Return the runs grouped by probe."""
-    kinds: dict[tuple[str, int, int, float], list[Run]] = {}
+    kinds: dict[Kind, list[Run]] = {}
     for run in runs:
-        own = run.experiment
-        key = own.title, own.num_workers, own.batch_size, float(last_version(run.log)[0])
-        kinds.setdefault(key, []).append(run)
+        kinds.setdefault(kind_of(run), []).append(run)
     return list(kinds.values())
 
 

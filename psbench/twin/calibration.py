@@ -22,12 +22,22 @@ from psbench.results.run import Run
 from psbench.seeds import Streams
 from psbench.specfile import dump_yaml, read_yaml
 from psbench.system.files import write_text
-from psbench.twin.between_runs import beside_twins, between_runs, between_sizes, not_reproduced
+from psbench.twin.between_runs import (
+    BesideTwins,
+    beside_twins,
+    between_runs,
+    between_sizes,
+    kind_of,
+    kinds_of,
+    not_reproduced,
+)
 from psbench.twin.codecs import NO_CODING, Coding, codecs_of, coding_for, with_codec
 from psbench.twin.exchanges import exchanges_of
 from psbench.twin.fit import fit
 from psbench.twin.fitted import AT_ONCE, HOP, RUN_TO_RUN, SPREAD, Fitted, company_of, latency_of, rate_of
 from psbench.twin.links import MeasuredLinks, Waits, without_vectors
+from psbench.twin.peer_fit import has_server
+from psbench.twin.peers import Peers
 from psbench.twin.size_classes import Z90
 
 #: of the file's format; another one is refused
@@ -85,6 +95,7 @@ class _Profile(FileData):
     between_sizes: NonNegativeFloat = 0.0
     codecs: dict[str, Coding] = {}
     waits: Waits | None = None
+    peers: Peers | None = None
     not_reproduced: str = ""
     cluster: _Cluster
     experiment: dict[str, Any]
@@ -97,6 +108,10 @@ class _Profile(FileData):
             raise ValueError(f"cluster: must have the {workers} workers of holds_for")
         if self.waits is not None and {*map(len, self.waits)} != {workers}:
             raise ValueError(f"waits: must be those of the {workers} workers of holds_for")
+        if self.peers is not None and len(self.peers.seconds) != 2 * workers:
+            raise ValueError(f"peers: must have reports and orders of the {workers} workers of holds_for")
+        if self.peers is not None and not all(self.peers.seconds):
+            raise ValueError("peers.seconds: a worker has no measurement")
         if not all(self.cluster.link_time.seconds):
             raise ValueError("cluster.link_time.seconds: one direction of a link has no measurement")
         return self
@@ -130,6 +145,8 @@ class Calibration:
         reason; empty if it reproduces all.
     waits : Waits or None
         What models' messages wait, where links were timed.
+    peers : Peers or None
+        What messages take where workers talk to each other, if a probe tells.
     doublings : float
         How often the workers are doubled, or halved, from those that were measured; see `of_workers`.
     """
@@ -148,6 +165,7 @@ class Calibration:
     not_reproduced: str = ""
     doublings: float = 0.0
     waits: Waits | None = None
+    peers: Peers | None = None
 
     @classmethod
     def of(
@@ -186,25 +204,47 @@ class Calibration:
             experiment=spec,
             codecs=found.codecs,
             waits=found.waits,
+            peers=found.peers,
         )
-        return measured._compared_with(runs, others)
+        return measured._compared_with(runs, others, measured._left_out(runs, links))
 
-    def _compared_with(self, runs: Sequence[Run], others: Sequence[Run]) -> Calibration:
+    def _cluster_of(self, each: Experiment, seed: int) -> dict[str, Any]:
+        """Return the drawn cluster of a probe's twin."""
+        own = self.of_workers(each.num_workers).drawn(seed)
+        return with_codec(own._links_for(each), self.codecs.get(codecs_of(each), NO_CODING))
+
+    def _left_out(self, runs: Sequence[Run], links: MeasuredLinks | None) -> list[BesideTwins]:
+        """Return each kind of probe with a server beside twins whose messages are fitted without it."""
+        kinds = [same for same in kinds_of(runs) if has_server(same[0])]
+        if len(kinds) < 2 or min(map(len, kinds)) < 2:
+            return []
+        found = list[BesideTwins]()
+        for same in kinds:
+            without = fit(runs, links, left_out=kind_of(same[0]))
+            own = replace(
+                self, cluster=without.cluster, fitted=without.fitted, waits=without.waits, peers=without.peers
+            )
+            found += beside_twins(same, own._cluster_of)
+        return found
+
+    def _compared_with(
+        self, runs: Sequence[Run], others: Sequence[Run], left_out: Sequence[BesideTwins]
+    ) -> Calibration:
         """Return a copy with the deviations of runs from their twins, also for other cluster sizes."""
-
-        def cluster_of(each: Experiment, seed: int) -> dict[str, Any]:
-            own = self.of_workers(each.num_workers).drawn(seed)
-            return with_codec(own._links_for(each), self.codecs.get(codecs_of(each), NO_CODING))
-
-        probes = beside_twins(runs, cluster_of)
-        deviation, free = between_runs(probes)
-        by_size = between_sizes(others, self.workers, cluster_of)
+        probes = beside_twins(runs, self._cluster_of)
+        deviation, free = between_runs(probes, left_out)
+        by_size = between_sizes(others, self.workers, self._cluster_of)
         remarks, unknown = list(self.remarks), list(self.unknown)
         if free:
             remarks.append(
                 f"between runs: they deviate from their twins by {percent(deviation, 1)}, "
                 f"beside seeds ({free} free)"
             )
+            remarks += [
+                f"probes: {each.runs[0].experiment.title} without its own messages in the fit: "
+                f"{percent(each.error, 1, '+')}"
+                for each in left_out
+            ]
         else:
             unknown.append(
                 "between runs: each probe was run once, so bands lack what differs from one to the next"
@@ -241,6 +281,7 @@ class Calibration:
             **({"between_sizes": self.between_sizes} if self.between_sizes else {}),
             **({"codecs": codecs} if codecs else {}),
             **({} if self.waits is None else {"waits": _in_lists(self.waits)}),
+            **({} if self.peers is None else {"peers": self.peers.plain()}),
             **({"not_reproduced": self.not_reproduced} if self.not_reproduced else {}),
             "cluster": dict(self.cluster),
             "experiment": {key: value for key, value in self.experiment.items() if key not in _NOT_KEPT},
@@ -282,6 +323,7 @@ class Calibration:
             experiment=found.experiment,
             codecs=found.codecs,
             waits=found.waits,
+            peers=found.peers,
             between_runs=found.between_runs,
             between_sizes=found.between_sizes,
             not_reproduced=found.not_reproduced,
@@ -339,9 +381,14 @@ class Calibration:
     def _links_for(self, experiment: Experiment) -> dict[str, Any]:
         """Return the cluster with latencies of the messages that the strategy sends."""
         found, placements = dict(self.cluster), [each.placement for each in experiment.strategy.compositions]
-        if self.waits is None or not all(isinstance(each, (Collective, PeerToPeer)) for each in placements):
+        if not all(isinstance(each, (Collective, PeerToPeer)) for each in placements):
             return found
-        found = without_vectors(found)
+        if self.peers is not None:
+            found = self.peers.on(found)
+        elif self.waits is not None:
+            found = without_vectors(found)
+        if self.waits is None:
+            return found
         is_gossip = all(
             isinstance(each, PeerToPeer) and not isinstance(each, AnyPeers) for each in placements
         )
@@ -373,7 +420,9 @@ class Calibration:
             cluster["service"] = {name: each * whole for name, each in service.items()}
         codecs = {name: Coding(*(each * whole for each in own)) for name, own in self.codecs.items()}
         waits = None if self.waits is None else self.waits.times(whole)
-        return replace(self, cluster=cluster, codecs=codecs, waits=waits)
+        was, now = drawn.get(HOP, (1.0, 1.0))
+        peers = None if self.peers is None else self.peers.times(whole, whole * now / was)
+        return replace(self, cluster=cluster, codecs=codecs, waits=waits, peers=peers)
 
     def _drawn(self, name: str, rng: np.random.Generator) -> tuple[float, float]:
         """Return the fitted value, and one drawn from its interval, at least a tenth of it."""
@@ -439,7 +488,8 @@ class Calibration:
             }
         doublings = self.doublings + math.log2(workers / self.workers)
         waits = None if self.waits is None else self.waits.of(places)
-        return replace(self, cluster=cluster, workers=workers, doublings=doublings, waits=waits)
+        peers = None if self.peers is None else self.peers.of(places)
+        return replace(self, cluster=cluster, workers=workers, doublings=doublings, waits=waits, peers=peers)
 
     def _check(self, experiment: Experiment) -> None:
         low, high = self.samples

@@ -12,6 +12,7 @@ from psbench.backends.stamps import cost_s
 from psbench.core.collective import Collective
 from psbench.errors import ParameterError
 from psbench.results.run import Run
+from psbench.twin.between_runs import Kind, kind_of
 from psbench.twin.codecs import (
     NO_CODEC,
     NO_CODING,
@@ -25,6 +26,7 @@ from psbench.twin.exchanges import SHORTEST_S, Exchanges, exchanges_of
 from psbench.twin.fitted import RUN_TO_RUN, SPREAD, Fit, Fitted, rounded
 from psbench.twin.link_fit import fit_ends, fit_shared_link, passage
 from psbench.twin.links import MeasuredLinks
+from psbench.twin.peer_fit import adds_up, fit_peers, has_server
 from psbench.twin.size_classes import Z90
 from psbench.twin.stamped import Stamps, cores_of, in_words, stamps_of, with_cpu_times
 from psbench.twin.variation import deviation_of, half_width, together, variation_of
@@ -33,8 +35,10 @@ from psbench.twin.variation import deviation_of, half_width, together, variation
 _NOTHING_S = 1e-9
 
 
-def fit(runs: Sequence[Run], links: MeasuredLinks | None = None) -> Fit:
+def fit(runs: Sequence[Run], links: MeasuredLinks | None = None, left_out: Kind | None = None) -> Fit:
     """Fit a cluster to runs of one model on the same workers; every fitted time is above zero.
+
+    Messages to servers are fitted without those of the kind of runs that is `left_out`.
 
     Raises
     ------
@@ -50,11 +54,16 @@ def fit(runs: Sequence[Run], links: MeasuredLinks | None = None) -> Fit:
     codings = _fit_codecs(found, runs, stamps)
     measured = [without_codec(each.settled(), own) for each, own in zip(whole, codings, strict=True)]
     service_s = _fit_service(found, runs, stamps, measured, codings)
-    passages = [passage(each, service_s) for each in measured]
+    pairs = list(zip(runs, measured, strict=True))
+    # messages of runs without a server are another matter, but for a fit to nothing else
+    served = [each for run, each in pairs if has_server(run) and kind_of(run) != left_out] or measured
+    passages = [passage(each, service_s) for each in served]
     if links is None:
-        fit_shared_link(found, measured, passages)
+        fit_shared_link(found, served, passages)
     else:
-        fit_ends(found, measured, passages, links)
+        fit_ends(found, served, passages, links)
+    if summed := [each for run, each in pairs if adds_up(run) and served is not measured]:
+        fit_peers(found, summed, runs[0].meta["model_bytes"], service_s[1])
     return found
 
 

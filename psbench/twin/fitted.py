@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from psbench.twin.codecs import Coding
 from psbench.twin.links import Waits
+from psbench.twin.peers import Peers
 
 #: numbers of a fit that bands hold: how steps vary within a run and between, what messages cost each other
 SPREAD = "deviation of a step, share of its mean"
@@ -34,6 +35,7 @@ class Fit:
     remarks: list[str] = field(default_factory=list)
     codecs: dict[str, Coding] = field(default_factory=dict)
     waits: Waits | None = None
+    peers: Peers | None = None
 
 
 def latency_of(end: int, workers: int) -> str:

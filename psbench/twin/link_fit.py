@@ -160,27 +160,38 @@ def passing_s(
     >>> passing_s(np.array([0.0, 0.5]), np.array([125_000, 125_000]), 1.0).tolist()
     [1.5, 1.5]
     """
-    link = SharedLink(mbit_s / MBIT, line_mbit_s / MBIT)
-    order = np.argsort(begin, kind="stable").tolist()
     racks = [0] * len(begin) if rack is None else rack.tolist()
     own = np.full(len(begin), mbit_s) if own_mbit_s is None else own_mbit_s
-    for each in order:
-        link.begin(each, float(size[each]), float(own[each]) / MBIT, float(begin[each]), racks[each])
-    return np.array([link.ends(each) for each in range(len(begin))]) - begin
+    sent = zip(begin.tolist(), size.astype(float).tolist(), (own / MBIT).tolist(), racks, strict=True)
+    found: Doubles = np.array(SharedLink(mbit_s / MBIT, line_mbit_s / MBIT).ends_of_all([*sent])) - begin
+    return found
 
 
-def passing_in_turn_s(begin: Doubles, size: Integers, mbit_s: float, own_mbit_s: Doubles) -> Doubles:
+def passing_in_turn_s(
+    begin: Doubles,
+    size: Integers,
+    mbit_s: float,
+    own_mbit_s: Doubles,
+    rack: Integers | None = None,
+    line_mbit_s: float = NO_LIMIT,
+) -> Doubles:
     """Return the transfer times of messages that a link serves one after another; see `Network`.
+
+    The line to a rack other than 0 is a queue, too.
 
     >>> passing_in_turn_s(np.array([0.0, 0.5]), np.array([125_000] * 2), 1.0, np.array([1.0, 0.5])).tolist()
     [1.0, 2.5]
     """
-    took, free_s = np.zeros(len(begin)), -inf
+    took, free_s, lines = np.zeros(len(begin)), -inf, dict[int, float]()
+    racks = [0] * len(begin) if rack is None else rack.tolist()
     passes = MBIT * size / np.minimum(own_mbit_s, mbit_s)
     for each in np.argsort(begin, kind="stable").tolist():
-        starts_s = max(free_s, float(begin[each]))
+        starts_s, passes_s = max(free_s, float(begin[each])), float(passes[each])
         free_s = starts_s + MBIT * float(size[each]) / mbit_s
-        took[each] = starts_s - begin[each] + passes[each]
+        if of := racks[each]:
+            starts_s, line_s = max(starts_s, lines.get(of, -inf)), MBIT * float(size[each]) / line_mbit_s
+            lines[of], passes_s = starts_s + line_s, max(passes_s, line_s)
+        took[each] = starts_s - begin[each] + passes_s
     return took
 
 
@@ -215,7 +226,7 @@ class _Links(NamedTuple):
             if sharing == "equal" or (sharing == "equal_up" and way == 0):
                 found.append(passing_s(begin, size, shared, own, rack, self.line_mbit_s))
             else:
-                found.append(passing_in_turn_s(begin, size, shared, own))
+                found.append(passing_in_turn_s(begin, size, shared, own, rack, self.line_mbit_s))
         return found
 
     def all_passing(
@@ -256,12 +267,11 @@ def fit_ends(
         2 * latency_s + up + back
         for latency_s, up, back in zip(own.latency_s, waits.up, waits.back, strict=True)
     ]
-    turns = 1 if any(own.rack) else _CLOCKS  # what shares lines takes minutes to work out
     sharing, shared = _best_sharing(own, measured, passages, beyond, (least, most))
-    for turn in range(turns):
+    for turn in range(_CLOCKS):
         passes = own.all_passing(measured, passages, shared, sharing)
         passages = [_with_clocks(*each) for each in zip(passages, passes, strict=True)]
-        if turn < turns - 1:
+        if turn < _CLOCKS - 1:
             sharing, shared = _best_sharing(own, measured, passages, beyond, (least, most))
     passes = own.all_passing(measured, passages, shared, sharing)
     _fit_latencies(found, measured, passages, passes)
@@ -300,8 +310,6 @@ def _best_sharing(
     def misfit(sharing: str, rate: float) -> float:
         return _misfit(measured, passages, own.all_passing(measured, passages, rate, sharing), beyond_s)
 
-    if any(own.rack):  # only equal shares are known over the line to a rack
-        return "equal", min(_rates(*between, _RATES), key=partial(misfit, "equal"))
     _, sharing, rate = min(_best_rate(partial(misfit, each), *between, each) for each in _SHARINGS)
     return sharing, rate
 

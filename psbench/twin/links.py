@@ -250,8 +250,7 @@ class Waits(NamedTuple):
 
     def of_models(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
         """Return a cluster on which messages between workers are models, which wait."""
-        both = zip(cluster["peer_latency_s"], self.peers, strict=True)
-        return {**cluster, "peer_latency_s": [latency_s + wait_s for latency_s, wait_s in both]}
+        return {**cluster, "peer_pause_s": list(self.peers)}
 
 
 def without_vectors(cluster: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from scipy import stats
 from psbench.arrays import Integers
 from psbench.core.log import EventLog, Kind
 from psbench.errors import DataError
-from psbench.metrics import energy_totals, idle_fraction, staleness, time_to_target
-from psbench.metrics.contributions import starved_workers, totals, unused_share
-from psbench.metrics.rows import trained
+from psbench.metrics import energy_totals, idle_fraction, time_to_target
+from psbench.metrics.contributions import counted, starved_workers, totals, unused_share
+from psbench.metrics.pushes import Staleness
+from psbench.metrics.rows import trained, workers_of
 from psbench.results.run import Run
 
 #: share of the versions that are passed over, in which processes warm up
@@ -69,17 +70,18 @@ def measures_of(run: Run, target: float | None = None) -> Measures:
     """
     update_s, sample_s = steady_s(run.log)
     spent = energy_totals(run.log, run.meta)
-    trained_on = max(1, int(trained(run.log.rows())["samples"].sum(dtype=np.int64)))
+    rows, counts = run.log.rows(), counted(run.log)
+    trained_on = max(1, int(trained(rows)["samples"].sum(dtype=np.int64)))
     sent = run.log.of_kind(Kind.RELEASE)["bytes"], run.log.of_kind(Kind.PUSH)["bytes"]
     return Measures(
         update_s=update_s,
         sample_s=sample_s,
         idle=float(np.mean(list(idle_fraction(run.log).values()))),
-        staleness=staleness(run.log)["staleness"].to_numpy(np.int64),
+        staleness=Staleness().read(rows).astype(np.int64),
         bytes_up=int(sent[1].max(initial=0)),
         bytes_down=int(sent[0].max(initial=0)),
-        unused=unused_share(totals(run.log)) or 0.0,
-        starved=starved_workers(run.log),
+        unused=unused_share(totals(counts)) or 0.0,
+        starved=starved_workers(counts, workers_of(rows)),
         target_s=None if target is None else time_to_target(run.log, target),
         **{name: spent[name] / trained_on for name in ("joules", "cost") if name in spent},
     )

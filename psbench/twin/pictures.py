@@ -37,8 +37,8 @@ def write_report(found: Validation, path: Path) -> Path:
         "twin.html",
         title="Live runs and their twins",
         abstract=[
-            f"Load before: {found.load:.2f} a core; {found.seconds:.0f} s of live runs. Idle in points of a "
-            "hundred, staleness as Wasserstein distance in versions."
+            f"Load before: {found.load:.2f} a core; {found.seconds:.0f} s of live runs. Waiting in points of "
+            "a hundred, staleness as Wasserstein distance in versions."
         ],
         cells=(list(_HEADINGS), [_cells(cell, found) for cell in found.cells]),
         verdicts=[*found.verdicts(), *(f"not obtained: {n}: {why}" for n, why in found.failed.items())],
@@ -60,7 +60,7 @@ def write_report(found: Validation, path: Path) -> Path:
 
 _HEADINGS = (
     *("strategy", "part", "s an update, live", "twin", "error", "allowed", "noise", "to target"),
-    *("idle", "staleness", "largest", "bytes", "in the band"),
+    *("waiting", "staleness", "largest", "bytes", "in the band"),
 )
 
 

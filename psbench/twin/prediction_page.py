@@ -9,10 +9,11 @@ import pandas as pd
 
 from psbench.charts import Figure, stack
 from psbench.charts.colours import looks
+from psbench.charts.names import words_of_field
 from psbench.charts.pieces import look_scale
 from psbench.charts.ticks import parameter_axis
 from psbench.errors import ParameterError
-from psbench.percents import percent
+from psbench.percents import exact_percent, percent
 from psbench.results.html import page
 from psbench.system.files import check_writable, write_text
 from psbench.twin.predictions import Predictions
@@ -42,7 +43,7 @@ def prediction_figure(found: Predictions) -> Figure:
     """Return the chart of a prediction with its table."""
     table = prediction_table(found)
     known = table[table["value"].notna()]
-    title = "seconds of an epoch" if found.target is None else f"seconds to {found.target:g}"
+    title = "seconds of an epoch" if found.target is None else f"seconds to {exact_percent(found.target)}"
     best, same = found.best()
     fastest = f"fastest: {best}; not distinguishable from it: {', '.join(same) or 'none'}"
     missing = [row.title for row in found.rows if found.target is not None and row.target_s is None]
@@ -65,7 +66,7 @@ def prediction_figure(found: Predictions) -> Figure:
 
 def _tooltips(x: str) -> list[alt.Tooltip]:
     numbers = [alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("value", "low", "high")]
-    return [alt.Tooltip("label:N"), *([alt.Tooltip("x", title=x)] if x else []), *numbers]
+    return [alt.Tooltip("label:N"), *([alt.Tooltip("x", title=words_of_field(x))] if x else []), *numbers]
 
 
 def _curves(table: pd.DataFrame, x: str, title: str) -> alt.LayerChart:
@@ -129,10 +130,10 @@ def write_prediction(found: Predictions, path: Path) -> Path:
         "strategy",
         "s an update",
         "s an epoch",
-        "idle",
+        "waiting",
         "unused",
         *found.priced.values(),
-        *([f"s to {found.target:g}"] if asked else []),
+        *([found.to_target] if asked else []),
     ]
     rows = [
         [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from psbench.percents import percent
+from psbench.percents import exact_percent, percent
 from psbench.twin.measures import Band, Measures
 
 #: bands of an epoch that a cluster's watts and prices give, with their headings
@@ -107,6 +107,11 @@ class Predictions:
         return statistics.median(row.judged_by.width for row in self.rows)
 
     @property
+    def to_target(self) -> str:
+        """The heading of the seconds to the target; empty without one."""
+        return "" if self.target is None else f"s to {exact_percent(self.target)}"
+
+    @property
     def priced(self) -> dict[str, str]:
         """The bands of energy and cost by name, with their headings, if the cluster has watts, or prices."""
         given = [name for name in _PRICED if all(getattr(row, name) is not None for row in self.rows)]
@@ -130,13 +135,13 @@ class Predictions:
     def __str__(self) -> str:
         """Return a table, and a list of ties."""
         asked = self.target is not None
-        head = f"{'strategy':<34}{'s an update':>26}{'s an epoch':>26}{'idle':>8}{'unused':>8}"
+        head = f"{'strategy':<34}{'s an update':>26}{'s an epoch':>26}{'waiting':>9}{'unused':>8}"
         head += "".join(f"{heading:>26}" for heading in self.priced.values())
-        lines = [head + (f"{f's to {self.target:g}':>26}" if asked else "")]
+        lines = [head + (f"{self.to_target:>26}" if asked else "")]
         for row in self.rows:
             cells = [row.update_s, row.epoch_s]
             line = f"{row.title:<34}" + "".join(f"{cell!s:>26}" for cell in cells)
-            line += f"{percent(row.idle, 1):>8}{percent(row.unused, 1):>8}"
+            line += f"{percent(row.idle, 1):>9}{percent(row.unused, 1):>8}"
             line += "".join(f"{getattr(row, name)!s:>26}" for name in self.priced)
             lines.append(line + (f"{_shown(row.target_s):>26}" if asked else ""))
         lines += [f"{row.title}: {text}" for row in self.rows for text in row.starved]

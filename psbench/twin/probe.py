@@ -27,11 +27,14 @@ _TURNS = 2
 _BUSY = 0.5
 
 
-def probes_of(experiment: Experiment, batches: int = _BATCHES) -> list[Experiment]:
+def probes_of(
+    experiment: Experiment, batches: int = _BATCHES, *, with_peers: bool = False
+) -> list[Experiment]:
     """Return the runs that measure a cluster: BSP, ASP with half the batch, and the strategy's codec.
 
     Two sizes of a batch tell what a step and what a sample takes; a barrier and none how messages meet. A
-    strategy that has a codec between workers and servers is run itself: no other tells what that takes.
+    strategy that has a codec between workers and servers is run itself: no other tells what that takes. An
+    All-Reduce, `with_peers`, tells what messages take where workers talk to each other.
 
     Raises
     ------
@@ -48,14 +51,17 @@ def probes_of(experiment: Experiment, batches: int = _BATCHES) -> list[Experimen
     common: dict[str, Any] = {"backend": "dask", "evaluate_every": 1e6, "checkpoint_every": None}
     barrier = experiment.but(strategy="bsp", stop={"updates": batches}, **common)
     none = experiment.but(strategy="asp", batch_size=smaller, stop={"updates": batches * workers}, **common)
+    probes = [barrier, none]
+    if with_peers and workers > 1:
+        probes.append(experiment.but(strategy="all_reduce", stop={"updates": batches}, **common))
     coded = [each for each in experiment.strategy.compositions if codec_of(each) != NO_CODEC]
     if (
         len(experiment.strategy.compositions) == 1
         and coded
         and not isinstance(coded[0].placement, Collective)
     ):
-        return [barrier, none, experiment.but(stop={"updates": batches}, **common)]
-    return [barrier, none]
+        probes.append(experiment.but(stop={"updates": batches}, **common))
+    return probes
 
 
 def with_stamps(experiment: Experiment) -> Experiment:
@@ -68,11 +74,13 @@ def calibrate(
     batches: int = _BATCHES,
     *,
     with_links: bool = True,
+    with_peers: bool = True,
     on_step: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
     """Measure the machines of an experiment on Dask: short runs, and the links between workers.
 
-    Both probes are run twice, in turns: by how much one run differs from the next belongs into bands.
+    All probes are run twice, in turns: by how much one run differs from the next belongs into bands. Each run
+    has a seed of its own, as emulated machines draw their steps from it.
 
     Parameters
     ----------
@@ -82,6 +90,9 @@ def calibrate(
         Global batches of each run.
     with_links : bool
         Whether messages of several sizes are timed between workers, as `psbench doctor` does.
+    with_peers : bool
+        Whether an All-Reduce is run, too. Without it strategies whose workers talk to each other, All-Reduce
+        and gossip, are predicted from the links alone, or from messages to the servers.
     on_step : callable
         Called with what begins, in words.
 
@@ -90,10 +101,10 @@ def calibrate(
     ParameterError, BackendError, DataError
     """
     runs, load = list[Run](), os.getloadavg()[0] / (os.cpu_count() or 1)
-    for turn in range(_TURNS):
-        for probe in probes_of(experiment, batches):
-            on_step(f"{probe.title}, {batches} batches of {probe.batch_size} samples")
-            runs.append(run_experiment(with_stamps(probe.but(seed=probe.seed + turn))))
+    probes = probes_of(experiment, batches, with_peers=with_peers)
+    for number, probe in enumerate(_TURNS * probes):
+        on_step(f"{probe.title}, {batches} batches of {probe.batch_size} samples")
+        runs.append(run_experiment(with_stamps(probe.but(seed=probe.seed + number))))
     links = None
     if with_links and experiment.num_workers > 1:
         on_step("links between workers")

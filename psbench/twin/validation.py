@@ -14,7 +14,7 @@ from scipy import stats
 from psbench.errors import DataError
 from psbench.experiment import Experiment
 from psbench.metrics import idle
-from psbench.percents import percent
+from psbench.percents import exact_percent, percent
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
 from psbench.twin.calibration import Calibration
@@ -207,7 +207,7 @@ class Validation:
         stale = f"{cell.staleness_distance:>7.2f}{cell.staleness_max:>+5d}"
         same = "exact" if cell.bytes_equal else "DIFFER"
         return (
-            f"({cell.part}) {cell.name:<21}{times}{target}{cell.idle_points:>+7.1f}{stale}{same:>7}"
+            f"({cell.part}) {cell.name:<21}{times}{target}{cell.idle_points:>+9.1f}{stale}{same:>7}"
             f"{percent(cell.covered):>8}"
         )
 
@@ -227,8 +227,8 @@ def _widths(cells: Sequence[LiveAndTwin]) -> str:
 _COVERED, _TO_TELL = (0.85, 0.95), 20
 _PARTS = {"b": "another seed", "c": "strategies left out", "d": "more workers than were fitted"}
 _HEAD = (
-    f"{'':3}{'strategy':<22}{'live s':>9}{'twin s':>9}{'error':>8}{'noise':>7}{'to .9':>8}{'idle':>7}"
-    f"{'W1':>7}{'max':>5}{'bytes':>7}{'in band':>8}"
+    f"{'':3}{'strategy':<22}{'live s':>9}{'twin s':>9}{'error':>8}{'noise':>7}"
+    f"{'to ' + exact_percent(TARGET):>8}{'waiting':>9}{'W1':>7}{'max':>5}{'bytes':>7}{'in band':>8}"
 )
 
 

@@ -40,11 +40,11 @@ def fields(spec: object) -> set[str]:
     return set().union(*(fields(value) for value in spec)) if isinstance(spec, list) else set()
 
 
-def svg_of(chart: alt.Chart | alt.LayerChart, data: pd.DataFrame | None = None) -> str:
+def svg_of(chart: alt.Chart | alt.LayerChart, data: pd.DataFrame | None = None, width: int = 640) -> str:
     """The chart as it is drawn, with rows in the place of those that it will be sent."""
-    spec = charts.stack([chart]).to_dict()
+    spec = charts.stack([chart], width).to_dict()
     if data is not None:
-        spec["datasets"] = {"rows": data.to_dict("records")}
+        spec["datasets"] = {"rows": charts.records(data)}
     return vl_convert.vegalite_to_svg(spec, vl_version="6.4")
 
 
@@ -75,7 +75,7 @@ def test_figures_of_real_runs_are_valid_and_read_existing_columns(runs, validato
         validator.validate(spec)
         assert json.loads(json.dumps(spec, allow_nan=False)) == spec
         assert spec["description"]
-        columns = set(rows(spec)[0]) | {"look", "order"}  # the two that a chart computes
+        columns = set(rows(spec)[0]) | {"look", "order", "doing"}  # those that a chart computes
         assert fields(spec) - {"mean(equal)"} <= columns, spec["title"]
         assert len(figure.table)
 
@@ -152,6 +152,26 @@ def test_the_legend_of_a_streamed_chart_has_the_series_that_there_are():
         {*drawn(charts.utilisation_chart("rows", series), data=pd.DataFrame())} for series in (None, work[:2])
     ]
     assert texts[0] - texts[1] == {"CPU, workers", "CPU, server"}
+
+
+def test_time_that_is_spent_waiting_has_one_name_in_legends():
+    phases = pd.DataFrame({"worker": 0, "phase": ["compute", "wait", "pull"], "fraction": [0.6, 0.4, 0.0]})
+    legends = [drawn(charts.time_use_chart(phases)), drawn(charts.time_use_chart(phases[:1]))]
+    assert [{"computing", "waiting", "receiving", "cancelled"} & {*texts} for texts in legends] == [
+        {"computing", "waiting"},  # what there is none of is not named
+        {"computing", "waiting"},  # but for what is looked for
+    ]
+    spans = phases.assign(start_s=[0, 1, 2], end_s=[1, 2, 3], reason=None, waited_for=None)
+    assert {"computing", "waiting", "receiving"} <= {*drawn(charts.timeline_chart(spans))}
+
+
+def test_a_share_of_all_ends_at_all():
+    fates = pd.DataFrame(
+        {"label": "asp", "fate": ["0", "1"], "gradients": [1, 2], "share": [1 / 3, 2 / 3 + 1e-9]}
+    )
+    assert [text for text in drawn(charts.contribution_chart(fates, "label")) if "%" in text][
+        -1
+    ] == "100\u00a0%"
 
 
 def test_a_long_name_beside_a_bar_goes_on_in_another_line():
@@ -325,6 +345,58 @@ def test_a_worker_that_never_waits_is_shown_not_to(runs):
     waited = metrics.idle(runs[0].log)
     assert 2 not in set(waited["worker"])  # the slow one opens every barrier
     assert figure.table["fraction"].tolist() == [*waited["fraction"], 0.0]
+
+
+def test_where_no_worker_waited_the_chart_says_so(runs):
+    asp = next(figure for figure in charts.worker_figures(runs[2]) if figure.name == "idle")
+    assert {"Waiting, by reason", "No worker waited."} == {*drawn(asp.chart)}
+    assert "no worker waited" in runs[2].chart("idle", "time_use")._words().lower()  # beside others, too
+    (of_all,) = [
+        f for f in charts.comparison_figures({"bsp": runs[:2], "asp": runs[2:4]}) if f.name == "idle"
+    ]
+    assert of_all.table.to_dict("records")[-1] == {"label": "asp", "reason": "barrier", "fraction": 0.0}
+    (alone,) = [figure for figure in charts.comparison_figures({"asp": runs[2:4]}) if figure.name == "idle"]
+    assert "No worker waited." in drawn(alone.chart)
+
+
+@pytest.mark.parametrize("at", [(2.0, 4.0), (9.0, 1.0), (5.0, 1.5)])
+@pytest.mark.parametrize(("width", "least"), [(240, 5), (520, 7)])
+def test_names_of_bounds_lie_over_nothing(at, width, least):
+    """Neither over each other nor over the run's own name; most of the eight have room."""
+    bounds = (0, 1, 2, 3, 5, 8, 13, None)
+    labels = ["ASP" if bound is None else f"bound {bound}" for bound in bounds]
+    took = [2 + 7 / (1 + 0.4 * (20 if bound is None else bound)) for bound in bounds]
+    points = {
+        "label": [*labels, "this run"],
+        "order": [*range(len(bounds)), None],
+        "per_100_s": [*took, at[0]],
+        "staleness": [*(1 + 9 / each for each in took), at[1]],
+    }
+    points |= charts.names_of_points(points)
+    chart = charts.trade_chart("rows").properties(height=150)
+    found = re.findall(
+        r'<text[^>]* text-anchor="(\w+)" transform="translate\(([-\d.]+),([-\d.]+)\)"'
+        r'(?![^>]*opacity="0")[^>]*>([^<]+)<',
+        svg_of(chart, pd.DataFrame(points), width=width),
+    )
+    names = {
+        name
+        for name, room in zip(points["name"], points["room"], strict=True)
+        if room is not None and width >= room
+    }
+    boxes = []
+    for anchor, x, y, text in found:
+        if text not in names | {"this run"} or float(x) < 0:  # marks of the axis
+            continue
+        wide = 6 * len(text)
+        left = float(x) - {"start": 0, "middle": wide / 2, "end": wide}[anchor]
+        boxes.append((left, left + wide, float(y)))
+    assert len(boxes) == len(names) + 1
+    assert {"bound 0", "ASP: no bound"} <= names
+    assert len(names) >= least
+    for place, (left, right, y) in enumerate(boxes):
+        for other in boxes[place + 1 :]:
+            assert right <= other[0] or other[1] <= left or abs(y - other[2]) >= 10, (names, boxes)
 
 
 def test_workers_are_in_the_order_of_their_numbers_whoever_waits_first():

@@ -54,7 +54,18 @@ def test_names_at_the_ends_of_lines_lie_below_each_other_in_a_stack_too():
     falls = lines[lines["label"] != "ssp"].replace({"asp": "stops early", "bsp": "goes on"})
     falls["val_loss"] = [2.3, 0.4, 2.3, 0.3]
     falls["time_s"] = [0.0, 4.0, 0.0, 10.0]
-    sheet = charts.stack([alone, early, charts.curve(falls, "val_loss")])
+    # where the other line goes on above an end, its name stands below it
+    both = [
+        falls.replace({"stops early": name, "goes on": f"{name} no more"}).assign(
+            val_loss=[2.3, 0.9, 2.3, 0.3], time_s=[0.0, 4.0, 0.0, 10.0]
+        )
+        for name in ("under", "over")
+    ]
+    for table, value in zip(both, (1.4, 0.6), strict=True):
+        table.loc[len(lines)] = table.iloc[-1].to_dict() | {"time_s": 5.0, "val_loss": value}
+    sheet = charts.stack(
+        [alone, early, *(charts.curve(table, "val_loss") for table in (falls, *both))],
+    )
     for spec, version in ((sheet.to_dict(), OWN), (live(sheet.to_dict()), JUPYTERLAB)):
         texts = {
             found[3]: (float(found[2]), found[1])
@@ -68,6 +79,8 @@ def test_names_at_the_ends_of_lines_lie_below_each_other_in_a_stack_too():
         assert texts["begins"][1] == "start"  # there is no room before it
         ends = [texts[words][1] for words in ("stops early  0.4", "goes on  0.3")]
         assert ends == ["start", "end"]  # beside a line that falls, where there is room
+        (below, side), (above, other) = texts["under  0.9"], texts["over  0.9"]
+        assert (below - above, side, other) == (24, "end", "start")
 
 
 def test_charts_are_written_to_files_as_altair_writes_them(runs, tmp_path):

@@ -377,7 +377,7 @@ def test_the_first_table_of_eight_long_names_fits_on_a_screen(runs, tmp_path):
                 assert {*page.evaluate(LINES, "tbody td")} == {1}
                 assert max(page.evaluate(LINES, "th")) == 2
         shown = page.locator(".fits thead th").all_text_contents()
-        assert {"virtual time (s)", "wall time (s)", "val. accuracy", "idle", "energy (J)"} <= {*shown}
+        assert {"virtual time (s)", "wall time (s)", "val. accuracy", "waiting", "energy (J)"} <= {*shown}
         assert {*shown} < {*found.cells()[0]}
         browser.close()
 

@@ -6,11 +6,13 @@ import json
 from itertools import combinations
 from math import inf
 
+import numpy as np
 import pytest
 
 from psbench.backends.simulated.peer_links import PeerLinks
 from psbench.clusters import Custom, Network
 from psbench.clusters.link_times import LinkTimes
+from psbench.clusters.shared_link import SharedLink
 from psbench.seeds import Streams
 
 WORKERS = 3
@@ -25,12 +27,15 @@ OPTIONS = {
     "faster down": {"bandwidth_down_mbit_s": [40.0, 10.0, 30.0]},
     "unequal latencies": {"latency_s": [0.5, 0.0, 2.0]},
     "latencies that add up": {"peer_latency_s": [0.5, 0.0, 2.0]},
+    "equal latencies that add up": {"peer_latency_s": [0.5] * WORKERS},
+    "pauses": {"peer_pause_s": [0.25, 0.0, 0.125]},
     "latencies that vary": {"link_time": TRACE},
     "a window": {"first_window_bytes": 50_000},
     "small messages are slow": {"achieved_rates": [(0, 1.0), (200_000, 3.0), (400_000, 50.0)]},
     "throttles": {"throttles": [{"worker": 1, "from_s": 0.5, "to_s": 3.0, "factor": 4}]},
     "equal shares up": {"link_sharing": "equal_up"},
     "equal shares": {"link_sharing": "equal"},
+    "two racks in turn": {"racks": [0, 1, 1], "rack_bandwidth_mbit_s": 3.0},
     "two racks": {"link_sharing": "equal", "racks": [0, 1, 1], "rack_bandwidth_mbit_s": 3.0},
     "two servers": {"servers": [0.5, 0.5]},
     "uneven servers": {"servers": [0.75, 0.25], "server_bandwidth_mbit_s": [4.0, 12.0]},
@@ -111,10 +116,13 @@ class Defined:
             racks = [self.racks[worker] for worker, *_ in sent]
             passed = fluid(starts, sizes, limits, self.server, racks, self.line)
         else:
-            free, passed = 0.0, []
-            for (_, size, now), limit in zip(sent, limits, strict=True):
-                begins = max(free, now)
+            free, passed, lines = 0.0, [], {}
+            for (worker, size, now), limit in zip(sent, limits, strict=True):
+                begins, rack = max(free, now), self.racks[worker]
                 free = begins + size / self.server
+                if rack:  # one more queue
+                    begins, limit = max(begins, lines.get(rack, 0.0)), min(limit, self.line)
+                    lines[rack] = begins + size / self.line
                 passed.append(begins + size / min(limit, self.server))
         pairs = zip(passed, sent, strict=True)
         return [at + self.delay(worker, size, back) for at, (worker, size, _) in pairs]
@@ -158,7 +166,11 @@ def pairs():
     all_at_once = [
         name
         for name in OPTIONS
-        if name not in {"equal links, slower down", "faster down", "two servers", "a server without entries"}
+        if name
+        not in {
+            *("equal links, slower down", "faster down", "equal latencies that add up"),
+            *("two servers", "a server without entries"),
+        }
     ]
     return [*ones, *twos, ("unequal links", "unequal latencies", "equal shares"), tuple(all_at_once)]
 
@@ -244,6 +256,16 @@ def test_links_between_workers_go_on_where_they_were():
         assert each.send(0, 2, 1.0) == pytest.approx(1.0 + 300_000 / 375e3 + 0.5)
 
 
+def test_a_model_pauses_while_it_waits_for_its_link():
+    """The first is 300 ms on the link up; of the second's pauses of 500 ms the first 300 pass meanwhile."""
+    _, profile = made(())
+    _, paused = made(("pauses",))
+    for each, first, second in ((profile, 0.0, 0.0), (paused, 0.25, 0.075)):
+        links = PeerLinks(each, 300_000)
+        assert links.send(0, 1, 1.0) == pytest.approx(1.0 + 0.3 + 0.5 + first)
+        assert links.send(0, 2, 1.0) == pytest.approx(1.0 + 0.6 + 0.5 + second)
+
+
 def test_reports_and_orders_wait_for_models_on_the_same_link():
     """Two models, a second each, come to worker 2 at once: it has them after 1.5 and 2.5 s."""
     profile = Custom(workers=WORKERS, bandwidth_mbit_s=8.0, latency_s=0.5).profile()
@@ -267,6 +289,22 @@ def test_messages_between_workers_take_what_every_pair_of_options_says(names):
     for sender, receiver in ((0, 1), (1, 0), (1, 2), (2, 0)):
         rate = min(alone.rate(sender, 0, now), alone.rate(receiver, 1, now), alone.achieved(size))
         rate = min(rate, *(alone.line for _ in alone.lines(sender, receiver)), inf)
-        waits = alone.between(sender, receiver, size)
-        found = PeerLinks(profile, size).send(sender, receiver, now)
-        assert found == pytest.approx(now + size / rate + waits)
+        waits, pauses = alone.between(sender, receiver, size), options.get("peer_pause_s", [0.0] * WORKERS)
+        links, pause = PeerLinks(profile, size), pauses[sender] + pauses[receiver]
+        assert links.send(sender, receiver, now) == pytest.approx(now + size / rate + waits + pause)
+
+
+def test_messages_that_are_all_known_end_as_one_by_one():
+    """With lines of racks, limits of their own, and messages of less than the clock resolves."""
+    rng, count = np.random.default_rng(0), 60
+    begins, sizes = np.sort(rng.uniform(0, 1, count)), rng.integers(5_000, 30_000, count)
+    limits, racks = rng.uniform(60_000, 600_000, count), rng.integers(0, 3, count)
+    sent = list(zip(begins.tolist(), sizes.tolist(), limits.tolist(), racks.tolist(), strict=True))
+    link = SharedLink(250_000.0, rack_rate=125_000.0)
+    for number, (begin, size, limit, rack) in enumerate(sent):
+        link.begin(number, size, limit, begin, rack)
+    known = SharedLink(250_000.0, rack_rate=125_000.0).ends_of_all(sent)
+    assert known == pytest.approx([link.ends(number) for number in range(count)], rel=1e-6)
+    quick = [(1e4 + begin, size, 1e21, 0) for begin, size, *_ in sent]
+    assert SharedLink(1e20).ends_of_all(quick) == pytest.approx(1e4 + begins, abs=1e-9)
+    assert SharedLink(1.0).ends_of_all([]) == []

@@ -15,7 +15,8 @@ from psbench.core import ClusterView, Commit, Consistency, Discard, Push, Releas
 from psbench.core.log import EventLog, Kind
 from psbench.errors import DataError, ParameterError, PsbenchError, SpecError, UnknownName
 from psbench.metrics import contributions, group_distance, share_of_applied, trained_groups
-from psbench.metrics.contributions import Work, starved_workers
+from psbench.metrics.contributions import Work, counted, starved_workers
+from psbench.metrics.rows import workers_of
 from psbench.metrics.trained_groups import Groups, distance, groups_of
 from psbench.runs.recount import samples_of
 from psbench.seeds import Streams
@@ -27,6 +28,10 @@ CONSTANT = {"step_time": "constant", "latency_s": 0.0, "bandwidth_mbit_s": 1e6}
 SKEWED = {"name": "dirichlet", "alpha": 0.1, "min_size": 1}
 #: five workers, of which one is ten times slower
 FIVE = toy_cluster([1.0, 1.0, 1.0, 1.0, 0.1])
+
+
+def starved(log):
+    return starved_workers(counted(log), workers_of(log.rows()))
 
 
 class DropStale(Consistency):
@@ -97,7 +102,7 @@ def test_a_bound_on_staleness_starves_a_slow_worker(bound):
         assert set(slow["age"][1:]) == {40}
         assert shares[4] == pytest.approx(1 / 41, rel=1e-12)  # 2.4 %
         assert found["unused"] == {}
-        assert starved_workers(run.log) == []
+        assert starved(run.log) == []
     assert shares.sum() == pytest.approx(1)
 
 
@@ -169,7 +174,7 @@ def test_a_worker_of_which_little_is_used_is_named():
     log = EventLog()
     for worker in (0, 3, 5):
         log.add(Kind.JOIN, 0.0, worker)
-    assert starved_workers(log) == []  # nothing was used at all
+    assert starved(log) == []  # nothing was used at all
     for push in range(12):
         log.add(Kind.PUSH, 1.0, 3, push, 0, 4, 1)
         if push:
@@ -177,7 +182,7 @@ def test_a_worker_of_which_little_is_used_is_named():
     log.add(Kind.APPLY, 1.0, 3, 0, 1, 4, 1, loss=1.0)
     log.add(Kind.PUSH, 1.0, 5, 12, 0, 4, 1)
     log.add(Kind.DISCARD, 1.0, 5, 12, text="late")
-    assert starved_workers(log) == [
+    assert starved(log) == [
         "worker 0: it finished no gradient, so the model never learned its shard",
         "worker 3: 1 of 12 gradients used (8 delay, 3 late): it is starved",
         "worker 5: 0 of 1 gradients used (1 late), so the model never learned its shard",

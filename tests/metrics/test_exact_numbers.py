@@ -52,6 +52,14 @@ def spans_of(log: EventLog, worker: int) -> list[tuple]:
     return list(zip(frame["phase"], frame["start_s"], frame["end_s"], frame["reason"], other, strict=True))
 
 
+@pytest.mark.parametrize("timing_only", [False, True])
+def test_a_summary_needs_no_data_frame(timing_only, monkeypatch):
+    """Nine of them took more than half of its time; a search has a summary of every run."""
+    done = run(toy_experiment("ssp", timing_only=timing_only))
+    monkeypatch.setattr(pd, "DataFrame", None)
+    assert done.summary()["updates"] == 48
+
+
 def test_a_step_is_pull_compute_send_and_a_wait_names_reason_and_worker(three_workers):
     assert spans_of(three_workers, 0) == [
         ("pull", 0.0, 0.25, "", None),

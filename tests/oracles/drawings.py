@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -440,7 +440,8 @@ def of_run(run: Run, label: str) -> dict[str, list[Table]]:
         del found["batch_size"]
     if not any(row["value"] is not None for row in found["rule"][0]):
         del found["rule"]
-    return {name: tables for name, tables in found.items() if tables and tables[0]}
+    says_none = {"idle"} if found["time_use"][0] else set[str]()  # that no worker waited
+    return {name: tables for name, tables in found.items() if (tables and tables[0]) or name in says_none}
 
 
 def overwritten(run: Run) -> Table:
@@ -573,6 +574,16 @@ def time_use(label: str, runs: Sequence[Run]) -> Table:
         | {"fraction": sum(span.lasted for span in spans if span.phase == phase) / whole}
         for phase in PHASES
     ]
+
+
+def idles(groups: Mapping[str, Sequence[Run]]) -> Table:
+    """Return the shares of all labels; one that never waited has a row of 0 for the first reason of all."""
+    found = {label: idle(label, runs) for label, runs in groups.items()}
+    first = [row["reason"] for rows in found.values() for row in rows][:1]
+    for label, rows in found.items():
+        if not rows:
+            rows += [{"label": label, "reason": reason, "fraction": 0.0} for reason in first]
+    return [row for rows in found.values() for row in rows]
 
 
 def idle(label: str, runs: Sequence[Run]) -> Table:

@@ -93,7 +93,7 @@ def test_figures_of_a_comparison_are_of_its_groups(compared: Comparison) -> None
 
     for figure in charts.comparison_figures(compared.groups):
         if figure.name == "idle":
-            rows = [row for label, own in compared.groups.items() for row in drawings.idle(label, own)]
+            rows = drawings.idles(compared.groups)
             drawings.same(figure.table.to_dict("records"), rows, 1e-9)
 
 

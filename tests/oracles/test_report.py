@@ -209,7 +209,7 @@ def figures_of(compared: Comparison) -> dict[str, list[drawings.Table]]:
         ],
         "Waiting, staleness and traffic": [
             [row for label, own in groups.items() for row in drawings.time_use(label, own)],
-            [row for label, own in groups.items() for row in drawings.idle(label, own)],
+            drawings.idles(groups),
             [row for label, own in groups.items() for row in drawings.fates(label, own)],
             *(
                 [
@@ -248,6 +248,9 @@ def test_tables_and_charts_of_all_figures(page: Page, compared: Comparison) -> N
 
 def check(figure: Figure, spec: dict[str, Any], expected: drawings.Table) -> None:
     (values,) = spec["datasets"].values()
+    if not expected and figure.title == "Waiting, by reason":
+        assert values == [{"words": "No worker waited."}]
+        return
     rows = [row for row in values if "event" not in row or row["event"] is None or "relative" in row]
     known = {name for row in rows for name in row}
     drawings.same(rows, [{n: v for n, v in row.items() if n in known} for row in expected], 1e-5)

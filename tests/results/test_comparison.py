@@ -184,7 +184,7 @@ class TestTargets:
         # one row of two is enough
         reaching = [{"n": 2, "time_to_target_reached": reached} for reached in (2, 1)]
         for rows, lines in ((reaching, 2), (reaching[:1], 1)):
-            assert len(of_target(Target(metric="accuracy", at_least=0.5), rows)) == lines
+            assert len(of_target(Target(metric="accuracy", at_least=0.5), "", rows)) == lines
 
     def test_a_sweep_says_the_same(self):
         grid = {"strategy": ["asp"]}
@@ -331,6 +331,9 @@ def test_a_table_that_is_too_wide_has_a_column_for_each_row():
     text = table_text(headings, [["asp", "1" * 12, "2" * 12, "3" * 12]], [], width=30)
     found = dict(line.split() for line in text.splitlines() if line[:1].isalpha())
     assert found == {"strategy": "asp", "seconds": "1" * 12, "updates": "2" * 12, "accuracy": "3" * 12}
+    rows = [["asp", *["57 ± 19 (7.7)\u00a0%"] * 3], ["bsp", *["8 ± 1 (0.5)\u00a0%"] * 3]]
+    text = table_text(headings, rows, [], width=34)
+    assert " (7.7)\u00a0%" in text  # a unit stands beside its number
 
 
 def test_the_loss_is_shown_unless_all_have_an_accuracy():
@@ -351,8 +354,13 @@ def test_runs_that_are_compared_with_none_are_not_too_few():
 def test_the_target_that_all_were_given_is_the_one_of_the_table(given):
     """It is far below what both have reached by their first evaluation, which is the target otherwise."""
     runs = [made(each, stop={"epochs": 2} | given) for each in ("bsp", "asp")]
-    assert ps.compare(runs).target == 0.4
-    assert ps.compare([runs[0], made("asp")]).target > 0.4
+    same, other = ps.compare(runs), ps.compare([runs[0], made("asp")])
+    assert same.target == 0.4
+    assert "target: validation accuracy 40\u00a0%, at which all experiments stop" in same.remarks
+    assert other.target > 0.4
+    best = f"{100 * other.target:.4g}"
+    assert f"target: validation accuracy {best}\u00a0%, the best that all runs reached" in other.remarks
+    assert "target: validation accuracy 40\u00a0%" in ps.compare(runs, target=0.4).remarks  # of its author
 
 
 def test_rates_of_one_strategy_that_differ_name_their_runs() -> None:

@@ -50,7 +50,7 @@ STRATEGIES: dict[str, Any] = {
     "d_psgd": "d_psgd",
 }
 #: what the probes are runs of; the others are predicted without having been run
-FITTED = ("bsp", "asp")
+FITTED = ("bsp", "asp", "all_reduce")
 #: goals: the error of fitted strategies and of others, and the median width of bands
 ERRORS, WIDTH = {True: 0.10, False: 0.15}, 0.25
 #: live differences exceed noise from so many times what single runs deviate by
@@ -84,7 +84,7 @@ def record_fit(name: str, folder: Path, again: bool) -> None:
     if "fit" in found.runs and (folder / "diagnosis.json").exists() and not again:
         return
     found.load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    probes = [probe.but(seed=turn) for turn in range(2) for probe in probes_of(experiment)]
+    probes = [each.but(seed=seed) for seed, each in enumerate(2 * probes_of(experiment, with_peers=True))]
     runs = []
     for number, probe in enumerate(probes, 1):
         say(f"{name}: probe {number} of {len(probes)}, {probe.title}")

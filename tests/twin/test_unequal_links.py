@@ -78,8 +78,8 @@ def test_a_profile_of_links_is_read_again(fitted, tmp_path):
     fitted.to_yaml(file)
     again = Calibration.read(file)
     assert again.waits.peers == pytest.approx(fitted.waits.peers, rel=1e-3)
-    assert again.experiment_of("d_psgd").cluster.peer_latency_s == pytest.approx(
-        fitted.experiment_of("d_psgd").cluster.peer_latency_s, rel=1e-3
+    assert again.experiment_of("d_psgd").cluster.peer_pause_s == pytest.approx(
+        fitted.experiment_of("d_psgd").cluster.peer_pause_s, rel=1e-3
     )
     assert again.of_workers(3).drawn(0).experiment_of("all_reduce", {"batch_size": 96}).num_workers == 3
     file.write_text(file.read_text().replace("  peers: [", "  peers: [0.1, ", 1))

@@ -34,7 +34,7 @@ def table(found):
 
 _HEADINGS = (
     *("(b) other seeds, (c) not fitted, (d) more workers", "s per update, live", "twin", "error", "allowed"),
-    *("noise", "to .9", "idle, points", "staleness, W1", "largest", "bytes", "in the band"),
+    *("noise", "to 90 %", "waiting, points", "staleness, W1", "largest", "bytes", "in the band"),
 )
 
 

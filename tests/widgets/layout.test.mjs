@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bySpeed, layout, MANY, sharesAlong } from "../../widgets/psbench_widgets/js/layout.js";
+import { columnsOf, legendOf } from "../../widgets/psbench_widgets/js/legend.js";
 import { Recording } from "../../widgets/psbench_widgets/js/recording.js";
 import { Strip } from "../../widgets/psbench_widgets/js/strip.js";
 
@@ -150,6 +151,19 @@ test("ten thousand workers are read in one pass, not in one each", () => {
   );
   // not quadratic in the workers: that took minutes
   assert.ok(made < 10, `${made} s`);
+});
+
+test("a legend has as many columns as its words have room for", () => {
+  const measure = (word) => 6 * word.length;
+  const columns = (words, width) => new Function("width", `return ${columnsOf({ words }, measure)}`)(width);
+  const phases = ["computing", "waiting", "model arrives", "gradient leaves", "cancelled"];
+  // five words of 53 letters and five symbols of 18 pixels
+  assert.deepEqual([columns(phases, 420), columns(phases, 400)], [5, 4]);
+  assert.equal(columns(["a", "b", "c", "d", "e", "f"], 150), 6); // short words never wrap where there is room
+  assert.equal(columns(["a name of some length", "another one of some length"], 200), 1);
+  assert.equal(columns(["alone"], 10), 1);
+  const encoding = { color: { legend: { symbolSize: 400 }, scale: { domain: ["a", 1] } } };
+  assert.deepEqual(legendOf({ layer: [{}, { encoding }] }), { words: ["a", "1"], symbol: 400 });
 });
 
 test("the strip of a run under way has means, and says what it does not know", () => {

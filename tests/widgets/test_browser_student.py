@@ -240,8 +240,9 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     fork = panel.lab.runs[0]
     beside = panel.web.text_content(".psb-result p")
     assert beside.startswith("asp at ")
+    assert " (no waiting): " in beside
     assert f"{100 * fork['val_accuracy']:.1f}\u00a0% in {fork['time_s']:.3g}\u00a0s" in beside
-    assert beside.endswith(f"{fork['staleness']:.1f} versions stale: staler, and as accurate.")
+    assert beside.endswith(f"{fork['staleness']:.1f} updates missed per gradient: staler, and as accurate.")
     inside = "(e) => e.scrollHeight <= e.clientHeight"
     assert panel.web.locator(".psb-why").evaluate(inside)  # both sentences, whole
     panel.shot(screenshots / "lab-fork-light.png")

@@ -237,6 +237,26 @@ def test_servers_that_add_up_are_drawn_in_the_middle_and_not_as_a_ring() -> None
     assert (peers["collective"], peers["peers"], drawn[0]["peers"]) == (True, True, False)
 
 
+def test_where_no_worker_waited_the_page_says_so(done: Any) -> None:
+    """In the place of an empty axis: of a run without a wait, and before the first one."""
+    figures = Figures()
+    idle = figures.charts["idle"]
+    assert (idle.state, idle.nothing) == ("empty", "")  # there is no run
+    asp = run(Experiment(strategy="asp", stop={"updates": 20}, timing_only=True))
+    figures.show(Shown("asp", asp.log, asp.meta))
+    figures.refresh(final=True)
+    assert (idle.state, idle.nothing, idle.note) == ("done", "No worker waited.", "whole run")
+    figures.show(Shown("ssp", done.log, done.meta))
+    figures.refresh(final=True)
+    assert (idle.state, idle.nothing) == ("done", "")
+    spans = metrics.timeline(done.log)
+    first_s = float(spans.loc[spans["phase"] == "wait", "start_s"].min()) / 2
+    for at_s, nothing in ((first_s, "No worker waited."), (None, "")):
+        figures.until(at_s)
+        assert (idle.state, idle.nothing) == ("done", nothing)
+    figures.close()
+
+
 def test_the_curve_of_all_bounds_is_behind_runs_on_its_own_machines_only() -> None:
     figures = Figures()
     one = Shown("ssp", EventLog(), {"strategy": "ssp", "dataset_size": 1})

@@ -62,7 +62,7 @@ class FigureSpec:
 
     `key` is the name of the chart (`charts.TITLES`). `is_curve` says that rows are only ever added, and that
     it is drawn against a chosen axis; the others are replaced when they change. `names_runs` says that the
-    chart has a run's name or colour in it.
+    chart has a run's name or colour in it. `nothing` is said where a run has no row of it.
     """
 
     key: str
@@ -71,6 +71,7 @@ class FigureSpec:
     note: str = ""
     is_curve: bool = False
     names_runs: bool = False
+    nothing: str = ""
 
     @property
     def title(self) -> str:
@@ -106,8 +107,13 @@ FIGURES = (
     _curve("train_accuracy", "learn"),
     _curve("train_loss", "learn", "mean over the last quarter of an epoch"),
     _curve("val_loss", "learn"),
-    FigureSpec("time_use", "workers", lambda *_: charts.time_use_chart("source")),
-    FigureSpec("idle", "workers", lambda _, *why: charts.idle_chart("source", reasons=why)),
+    FigureSpec("time_use", "workers", lambda _, *names: charts.time_use_chart("source", phases=names)),
+    FigureSpec(
+        "idle",
+        "workers",
+        lambda _, *why: charts.idle_chart("source", reasons=why),
+        nothing=charts.NO_WAIT,
+    ),
     FigureSpec("utilisation", "workers", lambda _, *names: charts.utilisation_chart("source", names)),
     FigureSpec("traffic", "updates", lambda *_: charts.traffic_over_time_chart("source")),
     FigureSpec(
@@ -144,7 +150,7 @@ FIGURES = (
 
 
 #: charts whose specification has the values of a column, and which: what is stacked, or in the legend
-_LISTED = {"idle": "reason", "contributions": "fate", "utilisation": "series"}
+_LISTED = {"time_use": "phase", "idle": "reason", "contributions": "fate", "utilisation": "series"}
 
 
 class Figures:
@@ -191,7 +197,7 @@ class Figures:
         self._about.clear()
         for chart in self.charts.values():
             chart.clear()
-            chart.state = "empty"
+            chart.state, chart.nothing = "empty", ""
         self._draw_curves()
         for beside in shown[1:]:
             beside.read(len(beside.log))
@@ -257,7 +263,9 @@ class Figures:
                 continue
             chart = self.charts[figure.key]
             is_whole = figure.is_curve or (figure is TRADE and words.startswith("up to"))
-            span = whole if is_whole else f"{whose}{words}" + ("" if chart.count() else ": none")
+            chart.nothing = "" if chart.count() else figure.nothing
+            none = "" if chart.count() or figure.nothing else ": none"
+            span = whole if is_whole else f"{whose}{words}{none}"
             if isinstance(next(iter(self._sent.get(figure.key, {}).get("worker", ())), None), str):
                 pushes = figure.key in ("share", "contributions")
                 least, most = ("push least", "push most") if pushes else ("wait least", "wait most")
@@ -279,7 +287,8 @@ class Figures:
             else:
                 self._replace(figure, first.tables)
             chart = self.charts[figure.key]
-            state = "empty" if not chart.count() else "done" if final else "live"
+            is_empty = not chart.count() and not (figure.nothing and first.tables.has_pushes)
+            state = "empty" if is_empty else "done" if final else "live"
             if chart.state != state:
                 chart.state = state
         self._say_span("whole run" if final else "so far")
@@ -458,9 +467,10 @@ def _tenth(number: int) -> str:
 
 
 def with_sweep(own: Columns, swept: Columns) -> Columns:
-    """Return a run's point, labelled "this run", and the points of the bounds behind it."""
-    named = {**own, "label": ["this run"], "order": [None]}
-    return {name: [*swept.get(name, ()), *values] for name, values in named.items()}
+    """Return a run's point, labelled "this run", and the points of the bounds behind it, with their names."""
+    of_run = {**own, "label": ["this run"], "order": [None]}
+    points = {name: [*swept.get(name, ()), *values] for name, values in of_run.items()}
+    return points | charts.names_of_points(points)
 
 
 def _labels(meta: Mapping[str, Any]) -> Columns:

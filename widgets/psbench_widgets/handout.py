@@ -11,6 +11,7 @@ from typing import Any
 
 from psbench import charts
 from psbench.errors import ParameterError
+from psbench.percents import spaced
 from psbench.results.run import Run
 from psbench.system.files import write_text
 from psbench_widgets.assets import STATIC, themes
@@ -88,11 +89,12 @@ def _facts(run: Run, label: str) -> dict[str, Any]:
     picture = film(experiment, run.log, label, "run", at_s=0.0)
     shown, whole = picture["end_s"], picture["whole_s"]
     names = ", ".join(titles_of(experiment, "data", "model", "cluster", "sharding"))
+    ended = spaced(run.meta.get("reason", ""))
     notes = [f"This file shows the first {shown:.4g} s of {whole:.4g} s; the charts cover the whole run."]
     return {
         "label": label,
         "title": label.replace("_", " "),
-        "facts": f"{names}; seed {experiment.seed}; {experiment.backend}; {run.meta.get('reason', '')}",
+        "facts": f"{names}; seed {experiment.seed}; {experiment.backend}; {ended}",
         "notes": notes if shown < whole else [],
         # beyond its end nothing can be asked for
         "film": picture | {"whole_s": shown},

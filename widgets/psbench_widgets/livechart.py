@@ -24,6 +24,8 @@ class LiveChart(FrontendWidget):
         it. A new one is drawn with the rows that are already there.
     title, note : str
         Shown above the chart.
+    nothing : str
+        Shown in the place of the chart, if not empty.
     renderer : "canvas" or "svg"
     max_rows : int, rows of a data set
         The oldest are forgotten beyond it, here and on the page.
@@ -44,6 +46,7 @@ class LiveChart(FrontendWidget):
     spec = traitlets.Dict().tag(sync=True)
     title = traitlets.Unicode("").tag(sync=True)
     note = traitlets.Unicode("").tag(sync=True)
+    nothing = traitlets.Unicode("").tag(sync=True)
     state = traitlets.Enum(("empty", "live", "done"), default_value="empty").tag(sync=True)
     renderer = traitlets.Enum(("canvas", "svg"), default_value="canvas").tag(sync=True)
     max_rows = traitlets.Int(20_000, min=1).tag(sync=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from psbench.charts.names import UNITS
 from psbench.experiment import Experiment
 from psbench.results.labels import differing, leaves
 from psbench.runs.fork import Fork
@@ -13,8 +14,6 @@ from psbench.runs.fork import Fork
 _APART = ("name", "seed", "scheduler", "backend", "checkpoint_every", "threads")
 #: fields that only repeat what another one says
 _REPEATS = ("strategy.name", "strategy.first.name", "strategy.second.name")
-#: units that the names of fields end with
-_UNITS = {"_mbit_s": "Mbit/s", "_gbit_s": "Gbit/s", "_ms": "ms", "_gb": "GB", "_s": "s"}
 #: differences that a name has room for, and letters that the name of a fork of a fork has
 _MOST = 3
 _LONGEST = 44
@@ -120,7 +119,7 @@ def _words(path: str, value: Any) -> str:
     what = last.removeprefix("staleness_").replace("_", " ")
     if value == "[]":
         return f"no {what}"
-    for ending, unit in _UNITS.items():
+    for ending, unit in UNITS.items():
         if last.endswith(ending) and isinstance(value, int | float):
             return f"{what.removesuffix(ending.replace('_', ' '))} {value:g} {unit}"
     if path.startswith("stop."):

@@ -31,8 +31,8 @@ SENTENCES = (
     "parameter server, and continues with the newest model. Worker 3 is the slow one.",
     "Stale synchronous parallel (SSP): no worker starts a step while it is more than 3 steps ahead of the "
     "slowest. Orange: a fast worker is too far ahead, and waits for worker 3.",
-    "A small bound costs time; a large one lets gradients be computed on old models, which help less. Press "
-    "Run for a run of your own, with another bound, strategy or machines.",
+    "A small bound costs time. With a large one, or none (ASP), gradients are stale: computed on old models, "
+    "they help less. Press Run for your own, with another bound, strategy or machines.",
 )
 
 

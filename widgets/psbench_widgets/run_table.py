@@ -12,6 +12,7 @@ from typing import Any
 from psbench import charts
 from psbench.errors import ParameterError
 from psbench.experiment import Experiment
+from psbench.percents import spaced
 from psbench.results.comparison import Comparison, comparison_of
 from psbench.results.run import Run, load_runs
 from psbench_widgets.bridge import Job
@@ -78,9 +79,10 @@ class RunEntry:
 
 
 def _measures(summary: dict[str, Any]) -> dict[str, Any]:
-    names = ("epochs", "time_s", "updates", "best_val_accuracy", "reason", "digest")
+    names = ("epochs", "time_s", "updates", "best_val_accuracy", "digest")
     idle = summary["idle_fraction"]
     return {name: summary[name] for name in names} | {
+        "reason": spaced(summary["reason"]),
         "val_accuracy": summary["final"]["val_accuracy"],
         "idle": sum(idle) / len(idle) if idle else None,
         "staleness": summary["staleness"]["mean"],

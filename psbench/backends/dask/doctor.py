@@ -45,8 +45,9 @@ _LARGEST = 1 << 30
 _ANSWER_S, _IDLE_S = 3.0, 15.0
 #: seconds in which steps are timed, of one worker of each machine at a time: as many as fit, at least one
 _STEPS_S = 25.0
-#: seconds in which links are timed: all to the server's worker, at least one round of pairs, more if they fit
-_LINKS_S = 90.0
+#: seconds in which links are timed: at least one round of pairs, more if they fit; and of them those in which
+#: links to the server's worker are timed alone, before
+_LINKS_S, _TO_SERVER_S = 90.0, 45.0
 #: seconds between two lines of progress
 _LINE_EVERY_S = 5.0
 #: a link or worker is reported if it is so many times slower than the median
@@ -80,10 +81,10 @@ class Diagnosis:
     """The findings; `problems` in words. Links are by (from, to), steps by Dask worker.
 
     `steps` were timed on at least one worker of each machine, and not on all where that would take too long.
-    `links` were timed in pairs of workers, each worker in one pair at a time: all those to the server's
-    worker, and of the others not all where that would take too long. `at_once` are those to the server's
-    worker, all at the same time. `placed` says where the roles of a run would be now, as far as there is
-    room.
+    `links` were timed in pairs of workers, each worker in one pair at a time, those to the server's worker
+    first, and not all where that would take too long; each worker is in at least one. `at_once` are those to
+    the server's worker, all at the same time. `placed` says where the roles of a run would be now, as far as
+    there is room.
     """
 
     workers: list[str]
@@ -213,9 +214,9 @@ def diagnose(
 ) -> Diagnosis:
     """Examine the cluster of an experiment with its model; takes up to two minutes.
 
-    First each worker's link to the server's worker is timed, alone, then links in rounds: in each, every
-    worker is paired with another, and all pairs are timed at the same time. Of many workers only the pairs of
-    the rounds that fit into the time are timed.
+    First workers' links to the server's worker are timed, one by one, as many as fit into half of the time,
+    then links in rounds: in each, every worker is paired with another, and all pairs are timed at the same
+    time. Of many workers only the pairs of the rounds that fit into the time are timed.
 
     Parameters
     ----------
@@ -330,12 +331,17 @@ class _Doctor:
             return
         most = len(found.workers) * len(others)
         limit = f"at most {_LINKS_S:g} s, or until one round is over"
-        for number, other in enumerate(others):
-            self._progress(
-                f"links: {number:,} of {most:,} timed, first those to the server's worker; {limit}",
-                begins=not number,
-            )
-            self._time_pairs([(other, server)])
+        # the first of all sits out in the first round if they are odd; it is the server's, or timed with it
+        with self._echoes([server]) as addresses:
+            for number, other in enumerate(others):
+                took = (time.monotonic() - began) / max(1, number)
+                if number and time.monotonic() + took > began + _TO_SERVER_S:
+                    break
+                self._progress(
+                    f"links: {number:,} of {most:,} timed, first those to the server's worker; {limit}",
+                    begins=not number,
+                )
+                found.links |= self._timed({(other, server): addresses[server]})
         rounds_began, all_rounds = time.monotonic(), rounds(found.workers)
         for number, pairs in enumerate(all_rounds):
             took = (time.monotonic() - rounds_began) / max(1, number)

@@ -36,9 +36,9 @@ class PeerLinks:
     """Links of workers: each sends one model at a time and receives one at a time.
 
     A message leaves when its sender's link up is free, passes at the slower of the two rates, or at what its
-    size achieves, and arrives the latency between the two later, as often as its window has it wait; a
-    receiver's link down, and the line of a rack, are not shared by two at once either. Call in the order of
-    `now`.
+    size achieves, and arrives the latency between the two later, as often as its window has it wait. It comes
+    later by its pauses but for those that pass while it waits to leave. A receiver's link down, and the line
+    of a rack, are not shared by two at once either. Call in the order of `now`.
 
     Parameters
     ----------
@@ -84,7 +84,8 @@ class PeerLinks:
         for line in self._profile.lines(sender, receiver):
             passed = max(passed, begins + self._line_s, self._line_free.get(line, 0.0) + self._line_s)
             self._line_free[line] = passed
-        latency_s = self._waits * self._profile.between_s(sender, receiver)
+        pauses_s = max(0.0, self._profile.pause_s(sender, receiver) - (begins - now))
+        latency_s = self._waits * self._profile.between_s(sender, receiver) + pauses_s
         served, within_s = max(begins, self._down_free[receiver]), max(self._up_s[sender], self._alone_s)
         passed = max(passed, self._down_free[receiver] + self._down_s[receiver])
         self._down_free[receiver] = passed

@@ -121,6 +121,8 @@ class Transfers:
             timed = resources.link_times is not None
             self.peers = PeerLinks(workload.profile, num_bytes, beside_orders=timed)
             self.links = Reports(network, self.peers) if timed else NoLinks()
+            if timed and service.takes_time:  # the coordinator decides, and has no vector
+                self.queues = ServerQueues(service, [0.0])
             return
         if isinstance(placement, SharedMemory):
             self.links = NoLinks()

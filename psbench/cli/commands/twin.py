@@ -25,11 +25,16 @@ def calibrate_command(
     ] = None,
     batches: Annotated[int, typer.Option(min=20, help="Global batches of each run.")] = 60,
     links: Annotated[bool, typer.Option(help="Time messages of several sizes between workers.")] = True,
+    peers: Annotated[
+        bool, typer.Option(help="Run an All-Reduce too, for strategies whose workers talk to each other.")
+    ] = True,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The profile file to write.")] = Path(
         "profile.yaml"
     ),
 ) -> int:
-    """Measure machines by short live runs (BSP, and ASP with half the batch, twice each), and fit a cluster.
+    """Measure machines by short live runs (BSP, ASP with half the batch, and All-Reduce, twice each).
+
+    A cluster is fitted to them.
 
     Exit code 1 if the fitted cluster does not reproduce these runs within 25 %, beyond what repeats differ
     by: psbench predict refuses that profile.
@@ -52,7 +57,7 @@ def calibrate_command(
     if experiment is None:
         found = Calibration.of([Run.load(folder) for folder in runs or ()])
     else:
-        found = calibrate(experiment, batches, with_links=links, on_step=say)
+        found = calibrate(experiment, batches, with_links=links, with_peers=peers, on_step=say)
     try:
         found.to_yaml(out)
     except SpecError:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from psbench.charts.colours import looks
 from psbench.charts.display import Sheet, stack
+from psbench.charts.names import words_of_field
 from psbench.charts.pieces import layered, look_scale
 from psbench.charts.source import height_of
 from psbench.charts.ticks import parameter_axis
@@ -44,10 +45,14 @@ def _heat(rows: pd.DataFrame, x: str, y: str, value: str, title: str) -> alt.Lay
     data = _plain(rows, value, [x, y])
     data["text"] = [_words(record, value) for record in rows.to_dict("records")]
     data["dark"] = _is_dark(data["value"], bool(smaller_is_better(value)))
+    across, down = map(words_of_field, (x, y))
+    if across == down:  # as of the two strategies of a switch
+        across, down = x, y
+    said = (("x", across), ("y", down), ("text", title_of(value)))
     base = alt.Chart().encode(
-        x=alt.X("x:N", title=x, sort=None, axis=alt.Axis(labelAngle=0, orient="bottom")),
-        y=alt.Y("y:N", title=y, sort=None),
-        tooltip=[alt.Tooltip(f"{c}:N", title=name) for c, name in (("x", x), ("y", y), ("text", value))],
+        x=alt.X("x:N", title=across, sort=None, axis=alt.Axis(labelAngle=0, orient="bottom")),
+        y=alt.Y("y:N", title=down, sort=None),
+        tooltip=[alt.Tooltip(f"{c}:N", title=name) for c, name in said],
     )
     scale = alt.Scale(scheme="blues", reverse=bool(smaller_is_better(value)), zero=False)
     colour = alt.Color("value:Q", scale=scale, legend=None)
@@ -105,7 +110,7 @@ def _curves(rows: pd.DataFrame, x: str, value: str, by: str | None, title: str) 
     y = alt.Y("value:Q", title=title_of(value), scale=alt.Scale(zero=False, padding=6), axis=axis)
     tooltip = [
         alt.Tooltip("label:N"),
-        alt.Tooltip(along.shorthand, title=x),
+        alt.Tooltip(along.shorthand, title=words_of_field(x)),
         alt.Tooltip("value:Q", format=".4~g"),
         alt.Tooltip("half:Q", title="± (95 %)", format=".2~g"),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -102,20 +103,26 @@ class Search(ShownTable):
             rows.append(row)
         return pd.DataFrame(rows)
 
+    @cached_property
+    def _times(self) -> dict[float, list[float]]:
+        """The seconds of each run, by share."""
+        return {share: [run.summary()["time_s"] for run in runs] for share, runs in self.runs.items()}
+
     def _seconds(self, fraction: float) -> float:
-        times = [run.summary()["time_s"] for run in self.runs[fraction]]
-        return float(sum(times) / len(times))
+        times = self._times[fraction]
+        return sum(times) / len(times)
 
     @property
     def remarks(self) -> list[str]:
         """The target of the search, its result and its cost."""
         called = self.metric.replace("_", " ")
+        target, tolerance = map(self._in_text, (self.target, self.tolerance))
         lines = [
-            f"target: {called} {self.target:.4g}, the mean of whole runs; tolerance {self.tolerance:g}",
+            f"target: {called} {target}, the mean of whole runs; tolerance {tolerance}",
             f"found: {_share(self.fraction)} of the epochs under the first strategy",
         ]
         if self.runs:
-            spent = sum(run.summary()["time_s"] for runs in self.runs.values() for run in runs)
+            spent = sum(seconds for times in self._times.values() for seconds in times)
             lines.append(f"all runs together took as long as {spent / self._seconds(1.0):.3g} whole runs")
         if any(len(point.values) < 3 for point in self.points):
             lines.append("warning: fewer than three runs of each: differences may be chance")

@@ -244,9 +244,9 @@ class Sweep(ShownTable):
     @property
     def remarks(self) -> list[str]:
         """The meaning of the table's numbers, and the errors."""
-        target = table.aim_of(self.outcomes, target_of(self.target))
+        target, source = table.aim_of(self.outcomes, target_of(self.target))
         means = self.table().to_dict("records")
-        lines = [] if target is None else remarks.of_target(target, means)
+        lines = [] if target is None else remarks.of_target(target, source, means)
         if any(row["n"] > 1 for row in means):
             lines.append(remarks.of_interval())
         lines += [f"warning: {text}" for text in self.warnings]
@@ -272,7 +272,7 @@ class Sweep(ShownTable):
         """Return the outcome of every cell as plain data; unreached times are None."""
         frame = self.frame().astype(object)
         known = frame.notna() & (frame != float("inf"))
-        aim = table.aim_of(self.outcomes, target_of(self.target))
+        aim, _ = table.aim_of(self.outcomes, target_of(self.target))
         return {
             "parameters": self.parameters,
             "target": None if aim is None else plain_target(aim),

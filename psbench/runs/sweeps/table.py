@@ -11,6 +11,7 @@ import pandas as pd
 from psbench.core.target import Target, target_of
 from psbench.metrics import interval, standard_deviation
 from psbench.results.comparison_table import SHOWN, as_text, censored
+from psbench.results.remarks import HALF, STOPPED_AT
 from psbench.runs.sweeps.cells import CellOutcome
 
 #: numbers of one run, in the order of the table; own metrics come after the losses
@@ -24,26 +25,28 @@ _TEXT = ("val_accuracy", "val_loss", "time_s", "time_to_target_s", "updates", "m
 _FACTS = ("seed", "status", "error")
 
 
-def aim_of(outcomes: Sequence[CellOutcome], target: Target | None) -> Target | None:
-    """Return the target that times to target refer to.
+def aim_of(outcomes: Sequence[CellOutcome], target: Target | None) -> tuple[Target | None, str]:
+    """Return the target that times to target refer to, and where it comes from in words (given: "").
 
     It is the given one; or the experiments' own, if they agree on one; or what half of the runs reached, cut
     to three digits. None where nothing has an accuracy.
     """
     if target is not None:
-        return target
+        return target, ""
     first = outcomes[0].cell.experiment.stop.aim if outcomes else None
     if first is not None and all(outcome.cell.experiment.stop.aim == first for outcome in outcomes):
-        return first
+        return first, STOPPED_AT
     best = [outcome.summary["best_val_accuracy"] for outcome in outcomes if not outcome.error]
     reached = [value for value in best if value is not None]
-    return target_of(int(statistics.median_low(reached) * 1000) / 1000) if reached else None
+    if not reached:
+        return None, ""
+    return target_of(int(statistics.median_low(reached) * 1000) / 1000), HALF
 
 
 def frame_of(outcomes: Sequence[CellOutcome], target: Target | None) -> pd.DataFrame:
     """Return a row for each cell; see `Sweep.frame`."""
     paths = dict.fromkeys(path for outcome in outcomes for path in outcome.cell.parameters)
-    aim = aim_of(outcomes, target)
+    aim, _ = aim_of(outcomes, target)
     rows = [_row(outcome, paths, aim) for outcome in outcomes]
     frame = pd.DataFrame(rows)
     numbers = [str(name) for name in frame if name not in (*paths, *_FACTS)]

@@ -60,17 +60,19 @@ def test_a_cluster_is_measured_and_the_simulator_takes_it(
     assert simulated.meta["num_workers"] == 6
 
 
-def test_when_time_is_over_every_worker_was_timed_with_the_server(
-    scheduler: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("alone_s", "alone"), [(1e9, 5), (0.0, 1)])
+def test_when_time_is_over_every_worker_was_timed(
+    scheduler: str, monkeypatch: pytest.MonkeyPatch, alone_s: float, alone: int
 ) -> None:
-    """And a worker of each machine has had its steps timed."""
-    time_pairs, together = doctor._Doctor._time_pairs, list[list[tuple[str, str]]]()
+    """With the server if that fits into half of the time; steps are timed on a worker of each machine."""
+    timed, together = doctor._Doctor._timed, list[list[tuple[str, str]]]()
 
-    def recorded(self: Any, pairs: list[tuple[str, str]]) -> None:
-        together.append(pairs)
-        time_pairs(self, pairs)
+    def recorded(self: Any, ways: dict[tuple[str, str], Any]) -> Any:
+        together.append(list(ways))
+        return timed(self, ways)
 
-    monkeypatch.setattr(doctor._Doctor, "_time_pairs", recorded)
+    monkeypatch.setattr(doctor._Doctor, "_timed", recorded)
+    monkeypatch.setattr(doctor, "_TO_SERVER_S", alone_s)
     monkeypatch.setattr(doctor, "_LINKS_S", 0.0)
     monkeypatch.setattr(doctor, "_STEPS_S", 0.0)
     experiment = Experiment(
@@ -90,12 +92,14 @@ def test_when_time_is_over_every_worker_was_timed_with_the_server(
     assert found.sampled_steps.startswith("steps of 1 of 6 workers were timed, as many as fit into 0 s; ")
     assert found.cluster()["speed"] == [1.0] * 6
     others = [worker for worker in found.workers if worker != found.server]
-    assert together[:5] == [[(other, found.server)] for other in others]
-    assert all(len({*itertools.chain(*pairs)}) == 2 * len(pairs) for pairs in together)
-    assert [*map(len, together[5:])] in ([3, 2], [2, 3])
-    assert found.links.keys() == {*itertools.chain(*together)}
-    assert found.sampled.startswith(
-        "10 of 30 links were timed, those to the server's worker first, as many as fit into 0 s; "
+    assert together[:alone] == [[(other, found.server)] for other in others[:alone]]
+    *rounds, at_once = together[alone:]
+    assert at_once == [(other, found.server) for other in others]
+    assert [len({*itertools.chain(*pairs)}) for pairs in rounds] in ([6, 6], [6, 4], [4, 6])
+    assert found.links.keys() == {*itertools.chain(*together[:-1])}
+    assert {*itertools.chain(*found.links)} == {*found.workers}
+    assert (
+        " of 30 links were timed, those to the server's worker first, as many as fit into 0" in found.sampled
     )
 
 

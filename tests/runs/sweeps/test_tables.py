@@ -80,11 +80,12 @@ def test_a_target_that_is_never_reached_takes_for_ever(swept):
 
 def test_the_target_is_given_or_the_stop_rule_s_or_what_half_reach(swept):
     best = sorted(swept.frame()["best_val_accuracy"])
-    assert f"target: validation accuracy {math.floor(best[3] * 1000) / 1000:.4g}" in swept.remarks[0]
+    half = f"{math.floor(best[3] * 1000) / 10:.4g}\u00a0%, which half of the runs reached"
+    assert swept.remarks[0] == f"target: validation accuracy {half}"
     assert (swept.frame()["time_to_target_s"] < float("inf")).sum() >= 4
     own = toy_experiment(stop={"epochs": 1, "target_accuracy": 0.9})
     found = ps.sweep(own, {"strategy": ["bsp"]}, processes=1, progress=False)
-    assert found.remarks == ["target: validation accuracy 0.9"]
+    assert found.remarks == ["target: validation accuracy 90\u00a0%, at which all experiments stop"]
 
 
 def test_a_row_of_the_table_is_the_mean_of_its_seeds(swept):
@@ -119,6 +120,8 @@ def test_a_setting_without_a_parameter_is_a_row_in_the_order_of_the_grid():
     sheet = found.lines("strategy")
     titles = [chart["title"] for chart in sheet.to_dict()["vconcat"]]
     assert [title.rpartition(" ")[2] for title in titles] == ["3.0", "1.0", "nan"]
+    along = found.lines("strategy.staleness_bound", by="strategy").to_dict()["vconcat"][0]
+    assert {layer["encoding"]["x"]["title"] for layer in along["layer"]} == {"staleness bound"}
     one = ps.Sweep(found.outcomes[1:])  # a single bound, and none
     assert len(one.lines("strategy").to_dict()["vconcat"]) == 2
     compared = found.comparison(unequal=True).groups

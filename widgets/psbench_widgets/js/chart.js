@@ -1,7 +1,8 @@
 // One live chart: a persistent Vega view fed by change-sets, once per animation frame.
 import embed from "vega-embed";
 import * as vega from "vega";
-import { chartConfig, legendColumns, onThemeChange } from "./theme.js";
+import { chartConfig, onThemeChange } from "./theme.js";
+import { isWrapped, legendOf, lettersIn, withWrappedLegend } from "./legend.js";
 import { storeOf } from "./store.js";
 import { table } from "./table.js";
 import { button, h } from "./dom.js";
@@ -40,7 +41,7 @@ class ChartView {
       if (this.pending.size) this.schedule();
     };
     model.on("change:spec change:renderer", this.onSpec);
-    model.on("change:title change:state change:note", this.onLook);
+    model.on("change:title change:state change:note change:nothing", this.onLook);
     this.observer = new ResizeObserver(() => requestAnimationFrame(() => this.gone || this.fit()));
     this.observer.observe(this.canvas);
     // while a run goes on, a chart that is out of sight is not drawn: what came follows when it is seen
@@ -61,6 +62,7 @@ class ChartView {
     this.canvas = h("div", { class: "psb-chart-canvas", "aria-hidden": "true" });
     this.marks = h("div", { class: "psb-marks", "aria-hidden": "true" });
     this.text = h("div", { class: "psb-chart-text", hidden: true });
+    this.nothing = h("p", { class: "psb-chart-nothing", hidden: true });
     this.toggle = button("table", "psb-chart-toggle", () => this.flip(), {
       title: "Show the numbers",
       "aria-expanded": "false",
@@ -71,7 +73,7 @@ class ChartView {
       "data-rows": "0",
       "data-state": "loading",
     });
-    figure.append(head, h("div", { class: "psb-chart-place" }, this.canvas, this.marks), this.text);
+    figure.append(head, h("div", { class: "psb-chart-place" }, this.canvas, this.marks, this.nothing), this.text);
     return figure;
   }
 
@@ -81,7 +83,12 @@ class ChartView {
     this.note.textContent = this.note.title = this.model.get("note") || "";
     this.toggle.setAttribute("aria-label", `${this.toggle.textContent}: ${title}`);
     this.figure.dataset.rows = String(this.shown);
-    this.figure.dataset.state = this.failed ? "error" : this.view ? this.model.get("state") : "loading";
+    this.nothing.textContent = this.model.get("nothing") || "";
+    const isEmpty = this.nothing.textContent !== "";
+    this.nothing.hidden = !isEmpty || this.canvas.hidden;
+    this.canvas.classList.toggle("psb-unseen", isEmpty); // its place is kept
+    const isReady = this.view || isEmpty; // of what has never had a row there is no picture
+    this.figure.dataset.state = this.failed ? "error" : isReady ? this.model.get("state") : "loading";
     this.figure.setAttribute(
       "aria-label",
       `${title}: chart with ${this.shown} rows; its button "table" shows them as a table`,
@@ -110,15 +117,10 @@ class ChartView {
     const spec = this.model.get("spec");
     if (!spec || !Object.keys(spec).length) return this.look();
     try {
-      this.narrow = this.isNarrow();
-      this.embeddedAt = this.canvas.clientWidth;
-      this.columns = legendColumns(this.canvas.clientWidth, longestLabel(spec));
+      const width = (this.embeddedAt = this.canvas.clientWidth);
       const themed = {
-        ...withWrappedLegend(spec, Math.floor((this.canvas.clientWidth - 36) / LETTER)),
-        config: merge(
-          spec.config ?? {},
-          chartConfig(this.narrow, this.canvas.clientWidth, longestLabel(spec)),
-        ),
+        ...withWrappedLegend(spec, lettersIn(width)),
+        config: merge(spec.config ?? {}, chartConfig(width, legendOf(spec))),
       };
       const place = h("div", { class: "psb-vega" });
       place.style.position = "absolute"; // measured at full width, but not seen before it is ready
@@ -238,23 +240,22 @@ class ChartView {
     }
   }
 
-  // Whether a legend of five words needs two lines.
-  isNarrow() {
-    return this.canvas.clientWidth > 0 && this.canvas.clientWidth < 345;
-  }
-
   fit() {
     const width = this.canvas.clientWidth;
     if (!this.view || !width || Math.abs(width - (this.width ?? 0)) < 2) return;
     this.width = width;
-    const columns = legendColumns(width, longestLabel(this.model.get("spec") ?? {}));
-    // beside bars, names have a share of the width
-    const isCut = fieldOf(this.model.get("spec"), "y") === "label" && width > 1.2 * this.embeddedAt;
-    if (this.isNarrow() !== this.narrow || columns !== this.columns || isCut) return this.embed();
-    if (this.model.get("spec")?.width === "container")
+    const spec = this.model.get("spec") ?? {};
+    // beside bars, names have a share of the width; in a legend they go on in lines that fill it
+    const isCut = fieldOf(spec, "y") === "label" && width > 1.2 * this.embeddedAt;
+    const hadLines = isWrapped(spec, lettersIn(this.embeddedAt));
+    if (isCut || (width !== this.embeddedAt && (hadLines || isWrapped(spec, lettersIn(width)))))
+      return this.embed();
+    if (spec.width === "container")
       this.view
         .width(width)
         .runAsync()
+        // how many rows a legend has, and so the height, follows from the width
+        .then((view) => view.resize().runAsync())
         .then(() => this.mark());
   }
 
@@ -344,14 +345,13 @@ class ChartView {
     this.visibility.disconnect();
     this.endTheme();
     this.model.off("change:spec change:renderer", this.onSpec);
-    this.model.off("change:title change:state change:note", this.onLook);
+    this.model.off("change:title change:state change:note change:nothing", this.onLook);
     this.store.close(this);
     this.finalize?.();
     this.figure.remove();
   }
 }
 
-const LETTER = 6.9; // pixels of a letter in a legend, of the usual ones
 const AXES = ["time_s", "epoch", "updates", "bytes"];
 
 // The field that a specification draws along a channel; in a layered one, of the first layer that has one.
@@ -360,44 +360,6 @@ function fieldOf(spec, channel) {
     spec?.encoding?.[channel]?.field ??
     (spec?.layer ?? []).map((layer) => fieldOf(layer, channel)).find(Boolean)
   );
-}
-
-// The names of a legend that are longer than there is room for go on in a second line.
-function withWrappedLegend(part, letters) {
-  if (longestLabel(part) <= letters) return part;
-  const encoding = Object.fromEntries(
-    Object.entries(part.encoding ?? {}).map(([name, channel]) => {
-      if (!channel?.legend || !channel.scale?.domain) return [name, channel];
-      const lines = Object.fromEntries(channel.scale.domain.map((label) => [label, wrapped(label, letters)]));
-      const labelExpr = `(${JSON.stringify(lines)})[datum.label]`;
-      return [name, { ...channel, legend: { ...channel.legend, labelExpr, labelLimit: 0 } }];
-    }),
-  );
-  const layer = part.layer?.map((each) => withWrappedLegend(each, letters));
-  return { ...part, ...(part.encoding && { encoding }), ...(layer && { layer }) };
-}
-
-const SHORTEST = 10; // letters of a word that is not cut in two
-
-function wrapped(label, letters) {
-  const lines = [""];
-  // a number stays beside its unit, and a word that is longer than a line goes on in the next
-  const part = new RegExp(`.{1,${Math.max(letters, SHORTEST)}}`, "gu");
-  const words = String(label).split(/ (?!s\b|ms\b)/);
-  for (const word of words.flatMap((each) => each.match(part) ?? [])) {
-    const longer = `${lines.at(-1)} ${word}`.trim();
-    longer.length <= letters || !lines.at(-1) ? (lines[lines.length - 1] = longer) : lines.push(word);
-  }
-  return lines;
-}
-
-// The longest word of a legend, which must not be cut.
-function longestLabel(spec) {
-  const names = (part) => [
-    ...(part.encoding?.color?.scale?.domain ?? []),
-    ...(part.layer ?? []).flatMap(names),
-  ];
-  return Math.max(0, ...names(spec).map((name) => String(name).length));
 }
 
 function hasData(view, name) {

@@ -10,7 +10,7 @@ const FIRST = [
   "val. accuracy",
   "val. loss",
   "time to target (s)",
-  "idle",
+  "waiting",
   "seeds",
 ];
 const LONG = 24; // letters: what is longer is in the fold before all others

@@ -18,7 +18,7 @@ import { Tree } from "./tree.js";
 
 const GROUPS = {
   learn: "Learning",
-  workers: "Where the time goes",
+  workers: "Workers",
   updates: "Updates, staleness and traffic",
   data: "Data",
 };

@@ -4,6 +4,7 @@ import { amount, percent } from "./recording.js";
 import { TERMS } from "./terms.js";
 
 const OTHERS = { asp: "no worker waited (ASP)", bsp: "all waited for all (BSP)" };
+const IN_SHORT = { asp: "no waiting", bsp: "all wait for all" };
 const CLOCKS = { simulated: "virtual time" };
 
 export class Result {
@@ -24,7 +25,7 @@ export class Result {
       run.val_accuracy !== null && ["accuracy", percent(run.val_accuracy, 1), "accuracy reached"],
       ["time", `${amount(run.time_s)} s`, `${clock}, ${epochs}`],
       run.idle !== null && ["waiting", percent(run.idle), "of time spent waiting"],
-      run.staleness !== null && ["staleness", run.staleness.toFixed(1), "versions stale (mean)"],
+      run.staleness !== null && ["staleness", run.staleness.toFixed(1), "updates missed (mean)"],
     ];
     const next = run.strategy === "asp" ? "bsp" : "asp";
     const ask = button(`What if ${OTHERS[next]}?`, "psb-link", () => this.fork(next));
@@ -44,7 +45,11 @@ export class Result {
 }
 
 // Of a fork, what is otherwise: what was so before stands beside it.
-const called = ({ label }) => `${label.split(" -> ").at(-1)}:`;
+function called({ label }) {
+  const change = label.split(" -> ").at(-1);
+  const words = IN_SHORT[change.split(" ")[0]];
+  return `${change}${words ? ` (${words})` : ""}:`;
+}
 
 // The same numbers of the run beside it, in one sentence, and what came of older or newer gradients.
 function inShort(run, beside) {
@@ -53,7 +58,7 @@ function inShort(run, beside) {
     accuracy !== null && `${percent(accuracy, 1)} in`,
     `${amount(time)}\u00a0s,`,
     idle !== null && `${percent(idle)} of all time waiting,`,
-    staleness !== null && `${staleness.toFixed(1)} versions stale${trade(run, beside)}`,
+    staleness !== null && `${staleness.toFixed(1)} updates missed per gradient${trade(run, beside)}`,
   ];
   return `${numbers.filter(Boolean).join(" ").replace(/,$/, "")}.`;
 }

@@ -1,4 +1,5 @@
 // Light or dark, as the page around us says: JupyterLab, VS Code, Colab, else the system.
+import { columnsOf, LOOK } from "./legend.js";
 
 const css = (name, fallback) => {
   const value = getComputedStyle(document.body).getPropertyValue(name).trim();
@@ -27,26 +28,26 @@ export function setThemes(given) {
   document.documentElement.style.setProperty("--psb-wait", given.looks.phases.wait);
 }
 
-// In how many columns a legend has room for its longest word; 0 where there is room for all.
-export function legendColumns(width, longest) {
-  return longest > 12 && width > 0 ? Math.max(1, Math.floor(width / (6.3 * longest + 34))) : 0;
+let pen = null;
+
+// A function that measures words in the page's font, in pixels.
+function measured(font) {
+  pen ??= document.createElement("canvas").getContext("2d");
+  pen.font = `${LOOK.labelFontSize}px ${font}`;
+  return (word) => pen.measureText(word).width;
 }
 
-// What a Vega-Lite configuration needs so that a chart is readable on the page's own background.
-export function chartConfig(narrow = false, width = 0, longest = 0) {
+// What a Vega-Lite configuration needs so that a chart is readable on the page's own background. `width`: of
+// the chart; `entries`: of its legend.
+export function chartConfig(width = 0, entries = { words: [], symbol: undefined }) {
   const base = isDark() ? themes.dark : themes.light;
-  // five words of a legend must fit above the narrowest chart
+  const font = css("--jp-ui-font-family", "system-ui, sans-serif");
   const legend = {
     ...base.legend,
-    labelFontSize: 11,
-    symbolSize: 60,
-    columnPadding: 5,
-    labelOffset: 3,
+    ...LOOK,
     labelLimit: Math.max(160, width - 60),
-    ...(narrow && { columns: 3 }),
+    ...(entries.words.length && { columns: { expr: columnsOf(entries, measured(font)) } }),
   };
-  const columns = legendColumns(width, longest);
-  if (columns) legend.columns = columns;
   const labelLimit = Math.max(180, 0.55 * width);
   const axis = { ...base.axis, labelOverlap: true, labelSeparation: 8, labelLimit };
   return {
@@ -54,7 +55,7 @@ export function chartConfig(narrow = false, width = 0, longest = 0) {
     axis,
     legend,
     background: "transparent",
-    font: css("--jp-ui-font-family", "system-ui, sans-serif"),
+    font,
   };
 }
 
