@@ -194,16 +194,27 @@ def _versions(rows: Rows) -> Table:
 def between(tables: dict[str, Table], from_s: float, to_s: float) -> dict[str, Table]:
     """Return the part of a recording between two times, with what was in force when it begins.
 
-    A wait for a worker that is under way at the end is there with the push that ends it, and its clock.
+    A wait for a worker that is under way at the end is there with the push that ends it, and its clock, and
+    with what the one that waits does next.
     """
     found: dict[str, Table] = {}
     over_s = to_s
+    next_of: set[tuple[int, float]] = set()
     for row in tables["spans"]:
         if row["waited_for"] >= 0 and row["start_s"] <= to_s and row["end_s"] > from_s:
             over_s = max(over_s, row["end_s"])
+            own = [other for other in tables["spans"] if other["worker"] == row["worker"]]
+            later = [other for other in own if other["start_s"] >= row["end_s"]]
+            if later:
+                next_of.add((row["worker"], min(other["start_s"] for other in later)))
     for name, table in tables.items():
         if name == "spans":
-            found[name] = [row for row in table if row["start_s"] <= to_s and row["end_s"] > from_s]
+            found[name] = [
+                row
+                for row in table
+                if (row["start_s"] <= to_s and row["end_s"] > from_s)
+                or (row["worker"], row["start_s"]) in next_of
+            ]
         elif name == "pushes":
             found[name] = [row for row in table if row["sent_s"] <= over_s and row["left_s"] >= from_s]
         else:
