@@ -172,6 +172,7 @@ class GrowingTables:
         self.curves = Curves(label, meta)
         self._spans, self._pushes, self._work = SpanTotals(), PushTotals(), Work()
         self._utilisation = Utilisation()
+        self._over: Columns | None = None  # its columns, which two charts share
         self._rule: Columns = {"epoch": [], "value": [], "threshold": []}
         self._log: EventLog | None = None
         self.has_pushes = False
@@ -183,7 +184,7 @@ class GrowingTables:
         rows = log.rows(start, stop)
         if not len(rows):
             return
-        self._log = log
+        self._log, self._over = log, None
         self._between_s = self._between_s[0], float(rows["time_s"][-1])
         self.has_pushes = self.has_pushes or bool((rows["kind"] == Kind.PUSH).any())
         self.curves.read(log, rows)
@@ -199,7 +200,7 @@ class GrowingTables:
     def end(self) -> None:
         """Finish the tables: no more rows follow."""
         self.curves.end()
-        self._has_ended = True
+        self._has_ended, self._over = True, None
 
     def count_from(self, earlier: GrowingTables) -> None:
         """Start sums and counts at an earlier state of the same log; neither is read further."""
@@ -247,7 +248,7 @@ class GrowingTables:
         return columns | {"gradients": counts, "share": [count / total for count in counts]} if keys else {}
 
     def _over_time(self, *series: str) -> Columns:
-        found = self._utilisation.columns(self._meta)
+        found = self._over = self._over or self._utilisation.columns(self._meta)
         kept = [name in series for name in found["series"]]
         return {name: list(compress(column, kept)) for name, column in found.items()}
 

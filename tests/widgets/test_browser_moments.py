@@ -328,10 +328,10 @@ WORK_A_FRAME = """() => {
   return { strokes: strokes / 10, elements: elements / 10 }; }"""
 
 
-#: whether the timeline is the same, pixel by pixel, if nothing is kept of its bands
-KEPT_AND_ANEW = """() => {
+#: whether the timeline is the same, pixel by pixel, if nothing is kept of its bands, after so many frames
+KEPT_AND_ANEW = """(frames) => {
   const { stage } = document.querySelector('.psb-lab');
-  const { timeline } = stage.films[0];
+  const { timeline, recording: { begin, end } } = stage.films[0];
   const canvas = document.querySelector('.psb-timeline-canvas');
   const pixels = () => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
   const isKept = () => {
@@ -345,7 +345,8 @@ KEPT_AND_ANEW = """() => {
   for (const zoom of [1, 0.5, 4]) {
     stage.rescale(zoom);
     for (const from of [0.2, 0.7, 0.1]) { // forwards and back
-      for (let frame = 0; frame < 40; frame++) stage.go(stage.end * (from + frame / 600), true);
+      const at = (frame) => begin + (end - begin) * (from + frame / 600);
+      for (let frame = 0; frame < frames; frame++) stage.go(at(frame), true);
       found.push(isKept());
     }
     stage.rescale(0.97);
@@ -432,7 +433,10 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
     assert short.web.evaluate(drawn) == 10
 
     # what is kept of the bands is as if it were drawn anew: played, jumped back, zoomed, with another size
-    assert set(short.web.evaluate(KEPT_AND_ANEW)) == {True}
+    assert set(short.web.evaluate(KEPT_AND_ANEW, 40)) == {True}
+    short.look(1366, 768, "dark")
+    assert set(short.web.evaluate(KEPT_AND_ANEW, 5)) == {True}
+    short.look(1366, 768, "light")
 
     assert min(short.web.evaluate(AT_THE_END)) > 0  # up to the edge
 
@@ -449,6 +453,14 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
     for kind, least in (("strokes", 0), ("elements", 100)):
         assert most[kind] < max(least, 1.3 * few[kind]), (few, most)
     assert short.errors() == []
+
+    # and where the panel is narrow, with ten thousand workers
+    short.look(781, 768, "dark")
+    assert set(short.web.evaluate(KEPT_AND_ANEW, 5)) == {True}
+    plain = part_of(repeated(own, 20), many, "ten thousand", "ten thousand", own.end_s / 2)
+    short.web.evaluate(show, json.dumps(plain))
+    assert short.web.locator(".psb-machine").text_content().endswith("of 10000 workers, evenly chosen")
+    assert set(short.web.evaluate(KEPT_AND_ANEW, 5)) == {True}
 
 
 @pytest.mark.nightly

@@ -48,26 +48,32 @@ export class Bands {
     this.canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
   }
 
-  // The columns up to `last`.
-  add({ phases, tables, rows: spans, end }, rows, height, step, last) {
+  // The columns up to `last`, as far as they are in the recording, which may be a piece of the run: the
+  // first and the last of it may be narrower.
+  add({ phases, tables, rows: spans, begin, end }, rows, height, step, last) {
     const pen = this.canvas.getContext("2d");
-    const bins = Array.from({ length: last - this.drawn }, (_, k) => this.drawn + k);
-    const ends = bins.map((bin) => Math.min(bin + 1, end / step)); // the last one may be narrower
-    const times = bins.map((bin, k) => ((bin + ends[k]) / 2) * step);
+    const [least, most] = [begin / step, end / step];
+    const bins = Array.from({ length: last - this.drawn }, (_, k) => this.drawn + k).filter(
+      (bin) => bin + 1 > least && bin < most,
+    );
+    this.drawn = last;
+    if (!bins.length) return;
+    const starts = bins.map((bin) => Math.max(bin, least));
+    const ends = bins.map((bin) => Math.min(bin + 1, most));
+    const times = bins.map((_, k) => ((starts[k] + ends[k]) / 2) * step);
     rows.forEach(({ places }, i) => {
       const found = sharesAlong(places, spans, tables.spans, times, phases.length);
       const tops = bins.map(() => i * height + 1);
       for (const name of STACK) {
         const phase = phases.indexOf(name);
         pen.fillStyle = this.colours[name];
-        bins.forEach((bin, k) => {
+        bins.forEach((_, k) => {
           const share = (height - 2) * found[k * phases.length + phase];
           if (!share) return;
-          pen.fillRect((bin - this.first) * BIN, tops[k], (ends[k] - bin) * BIN, share);
+          pen.fillRect((starts[k] - this.first) * BIN, tops[k], (ends[k] - starts[k]) * BIN, share);
           tops[k] += share;
         });
       }
     });
-    this.drawn = last;
   }
 }

@@ -73,7 +73,8 @@ class ChartView {
       "data-rows": "0",
       "data-state": "loading",
     });
-    figure.append(head, h("div", { class: "psb-chart-place" }, this.canvas, this.marks, this.nothing), this.text);
+    const place = h("div", { class: "psb-chart-place" }, this.canvas, this.marks, this.nothing);
+    figure.append(head, place, this.text);
     return figure;
   }
 
