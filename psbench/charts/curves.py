@@ -215,6 +215,9 @@ def _ends(
         # after the end of a line the next point is of the other one
         valid.transform_window(next=f"lead({y})", sort=[alt.SortField(x)])
         .transform_joinaggregate(last=f"max({x})", groupby=["label"])
+        .transform_joinaggregate(end=f"max({x})")
+        .transform_calculate(late=f"datum['{x}'] < datum.last - {_UNDER} * datum.end ? null : datum['{y}']")
+        .transform_joinaggregate(highest="max(late)", groupby=["label"])
         .transform_filter(f"datum['{x}'] == datum.last")
         .transform_calculate(is_below=f"isValid(datum.next) && datum.next > datum['{y}'] ? 1 : 0")
         .transform_joinaggregate(least=f"min({y})", most=f"max({y})", lines="count()", below="sum(is_below)")
@@ -227,6 +230,8 @@ def _ends(
     gap = "scale('y', datum.least) - scale('y', datum.most)"
     is_alone = f"datum.place == datum.lines || (datum.below && {room.format('datum.least')})"
     raised = f"({is_alone} ? 0 : max(0, 15 - ({gap})))"
+    # of a single line, above what it has been at where its name stands
+    lifted = f"(datum.lines == 1 ? scale('y', datum['{y}']) - scale('y', datum.highest) : 0)"
     end = ".1%" if y.endswith("accuracy") else ".2~p" if y_format.endswith("%") else ".3~r"
     value = f"format(datum['{y}'], '{end}')"
     dot = last.mark_circle(size=45, opacity=1).encode(y=f"{y}:Q", color=colour)
@@ -238,14 +243,14 @@ def _ends(
     is_free = f"{at} < {_ROOM} || ({right} && {at} < range('x')[1] - {_ROOM})"
     text = last.transform_calculate(ending=f"{name}{value}").mark_text(
         align=alt.expr(f"{is_free} ? 'left' : 'right'"),
-        dy=alt.expr(f"{below} ? 13 : -11 - {raised}"),
+        dy=alt.expr(f"{below} ? 13 : {is_free} ? -11 - {raised} : -11 - {raised} - {lifted}"),
         fontWeight=600,
     )
     return [dot, text.encode(y=f"{y}:Q", text="ending:N")]
 
 
-#: pixels that the words at a mark need
-_ROOM = 110
+#: pixels that the words at a mark need, and the share of a chart that they may take
+_ROOM, _UNDER = 110, 0.3
 
 
 def _events(base: alt.Chart, x: str, colour: alt.Color, is_falling: bool) -> list[alt.Chart]:

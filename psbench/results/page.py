@@ -188,7 +188,11 @@ def _speed_sentence(record: dict[Any, Any], other: dict[Any, Any], missing: str)
         than = f"{ratio:.2f} times as fast as {baseline}"
     else:
         than = f"{1 / ratio:.2f} times as long as {baseline}"
-    values = (record["strategy"], _seconds(record), than, _reached(record, other))
+    # a line does not end inside an interval
+    took, reached = (
+        text.replace(" ± ", "\u00a0±\u00a0") for text in (_seconds(record), _reached(record, other))
+    )
+    values = (record["strategy"], took, than, reached)
     return Markup("<b>{}</b> took {}: {}{}.").format(*values)
 
 
@@ -206,7 +210,8 @@ def _seconds(record: dict[Any, Any]) -> str:
     for name, clock in (("time_s", ""), ("virtual_time_s", "virtual "), ("wall_time_s", "wall-clock ")):
         value = record.get(name)
         if value is not None and value == value:
-            return f"{as_text(record, name, deviation=False)} {f'{clock}seconds' if clock else 's'}"
+            unit = f" {clock}seconds" if clock else "\u00a0s"
+            return as_text(record, name, deviation=False) + unit
     raise ValueError("a row of a comparison has no time")
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
+from scipy import stats
 
 from psbench.clusters import make_cluster
 from psbench.core.collective import Collective, Jobs
@@ -42,6 +43,8 @@ from psbench.twin.size_classes import Z90
 
 #: of the file's format; another one is refused
 VERSION = 1
+#: fractional part of the golden ratio, whose multiples are spread evenly between 0 and 1 (Weyl)
+_GOLDEN = 0.6180339887498949
 #: what a prediction may not change, as it was not measured
 _FIXED = ("data", "model", "loss", "device", "threads")
 
@@ -403,7 +406,7 @@ class Calibration:
         rng = Streams(seed).generator("calibration")
         drawn = {name: self._drawn(name, rng) for name in sorted(self.fitted)}
         beyond = math.hypot(self.between_runs, self.between_sizes * self.doublings)
-        whole = math.exp(beyond * float(rng.standard_normal()))
+        whole = math.exp(beyond * _level(seed))
         speed, places = self.cluster["speed"], self._places
         # workers that stand for the same measured one are as much slower as that
         ratios = [drawn.get(f"step of worker {each}, s", (1.0, 1.0)) for each in places]
@@ -522,6 +525,11 @@ _NOT_KEPT = (
     "stop",
     "evaluate_every",
 )
+
+
+def _level(seed: int) -> float:
+    """Return a standard normal number; those of consecutive seeds are spread evenly, so that few suffice."""
+    return float(stats.norm.ppf((0.5 + seed * _GOLDEN) % 1.0))
 
 
 def _spread(step_time: Mapping[str, Any], drawn: tuple[float, float] | None) -> dict[str, Any]:

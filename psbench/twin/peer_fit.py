@@ -92,7 +92,7 @@ def _beyond_s(cluster: Mapping[str, Any], model_bytes: int, ring_s: float) -> fl
         profile = make_cluster(with_beyond(cluster, beyond_s)).profile()
         return Network(profile).ring(model_bytes, members) - ring_s
 
-    least_s = -2 * max(cluster["peer_latency_s"])
+    least_s = -2.0 * float(max(cluster["peer_latency_s"]))
     if late_s(least_s) >= 0:
         return least_s
     return float(brentq(late_s, least_s, _LONGEST_S, xtol=1e-7)) if late_s(_LONGEST_S) > 0 else _LONGEST_S

@@ -63,8 +63,14 @@ def test_names_at_the_ends_of_lines_lie_below_each_other_in_a_stack_too():
     ]
     for table, value in zip(both, (1.4, 0.6), strict=True):
         table.loc[len(lines)] = table.iloc[-1].to_dict() | {"time_s": 5.0, "val_loss": value}
+    # where it has no room beside its end, the name of a single line stands above what the line has been at
+    single = pd.DataFrame(
+        {"label": name, "time_s": [0, 7, 8, 9], "val_loss": [2.0, bump, 0.7, 0.4], "event": None}
+        for name, bump in (("dips", 0.7), ("bumps", 1.2))
+    ).explode(["time_s", "val_loss"])
+    singles = [rows.astype({"time_s": float, "val_loss": float}) for _, rows in single.groupby("label")]
     sheet = charts.stack(
-        [alone, early, *(charts.curve(table, "val_loss") for table in (falls, *both))],
+        [alone, early, *(charts.curve(table, "val_loss") for table in (falls, *both, *singles))],
     )
     for spec, version in ((sheet.to_dict(), OWN), (live(sheet.to_dict()), JUPYTERLAB)):
         texts = {
@@ -81,6 +87,8 @@ def test_names_at_the_ends_of_lines_lie_below_each_other_in_a_stack_too():
         assert ends == ["start", "end"]  # beside a line that falls, where there is room
         (below, side), (above, other) = texts["under  0.9"], texts["over  0.9"]
         assert (below - above, side, other) == (24, "end", "start")
+        lift = texts["dips  0.4"][0] - texts["bumps  0.4"][0]
+        assert lift == pytest.approx(0.5 / 2.0 * 250, rel=0.1)  # of a chart 260 pixels high
 
 
 def test_charts_are_written_to_files_as_altair_writes_them(runs, tmp_path):

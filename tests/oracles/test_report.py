@@ -175,7 +175,7 @@ def test_sentences_on_times_and_switches(page: Page, compared: Comparison) -> No
             continue
         text = found.pop(0)
         assert text.startswith(f"{label} took ")
-        without_interval = re.sub(r" ± [\d.]+(?= s)", "", text.removeprefix(label), count=1)
+        without_interval = re.sub("\u00a0±\u00a0[\\d.]+(?=\u00a0s)", "", text.removeprefix(label), count=1)
         numbers = re.findall(r"[\d.]+", without_interval.replace("s.", "s"))
         printed(numbers[0], expected[label]["time_s"], text)
         ratio = expected[label]["speed_up"]

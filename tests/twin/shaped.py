@@ -171,6 +171,11 @@ class Row:
         return None if self.predicted_s is None else (self.high_s - self.low_s) / self.predicted_s
 
     @property
+    def is_held(self) -> bool:
+        """Whether the live mean is in the band."""
+        return self.predicted_s is not None and self.low_s <= self.live_s <= self.high_s
+
+    @property
     def goal(self) -> float:
         """The largest error that is wanted."""
         return ERRORS[self.name in FITTED]
@@ -200,6 +205,11 @@ class Comparison:
     def width(self) -> float:
         """The median width of the bands."""
         return statistics.median(row.width for row in self.rows if row.width is not None)
+
+    @property
+    def held(self) -> int:
+        """The number of live means that are in their bands."""
+        return sum(row.is_held for row in self.rows)
 
     def differ(self, first: Row, second: Row) -> bool:
         """Return whether two live means differ by more than the noise."""
@@ -246,7 +256,10 @@ class Comparison:
                 line += f"{row.predicted_s:>9.3f}{band:>20}{percent(row.width):>7}"
                 line += f"{percent(row.error, 1, '+'):>8}{place + 1:>6}{ranked.index(row) + 1:>6}"
             lines.append(line + ("  yes" if place and self.differ(self.rows[place - 1], row) else ""))
-        lines.append(f"noise {percent(self.noise, 1)}, median width {percent(self.width)}")
+        lines.append(
+            f"noise {percent(self.noise, 1)}, median width {percent(self.width)}; "
+            f"bands hold {self.held} of {len(self.rows)} live means"
+        )
         lines += [f"not obtained: {name}: {why}" for name, why in self.failed.items()]
         return "\n".join([*lines, *(f"not reached: {text}" for text in self.misses())])
 

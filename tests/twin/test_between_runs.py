@@ -30,6 +30,8 @@ def test_what_differs_from_one_run_to_the_next_is_in_bands(measured):
     assert any("each probe was run once" in each for each in measured.unknown)
     drawn = [np.log(found.drawn(seed).cluster["speed"]).mean() for seed in range(100)]
     assert np.std(drawn) == pytest.approx(found.between_runs, rel=0.15)
+    # levels are spread evenly: of five seeds and of ten the mean is near that of all
+    assert all(abs(np.mean(drawn[:few]) - np.mean(drawn)) < 0.25 * np.std(drawn) for few in (5, 6, 10))
 
 
 def test_the_luck_of_twins_is_taken_out_of_the_deviation_between_runs():

@@ -31,10 +31,14 @@ def timed():
     return MeasuredLinks(6, tuple(range(6)), tuple(ways), tuple(at_once))
 
 
+def fit(plain):
+    asp = plain.but(strategy="asp", batch_size=96, stop={"updates": 240})
+    return Calibration.of([ps.run(plain), ps.run(asp)], timed())
+
+
 @pytest.fixture(scope="module")
 def fitted():
-    asp = PLAIN.but(strategy="asp", batch_size=96, stop={"updates": 240})
-    return Calibration.of([ps.run(PLAIN), ps.run(asp)], timed())
+    return fit(PLAIN)
 
 
 def test_a_line_is_found(fitted):
@@ -53,3 +57,14 @@ def test_strategies_are_predicted(fitted, strategy):
     found = ps.predict(fitted, [strategy], seeds=3).rows[0]
     truth = measures_of(ps.run(PLAIN.but(strategy=strategy, seed=9, stop={"epochs": 30})))
     assert found.update_s.mean == pytest.approx(truth.update_s, rel=0.05)
+
+
+@pytest.mark.nightly
+def test_lines_that_pass_messages_in_turn_are_found():
+    """With equal shares a barrier's first answer is as late as its last, and backup workers wait for it."""
+    plain = PLAIN.but(cluster=MACHINES | {"link_sharing": "in_turn"})
+    found = fit(plain)
+    assert found.cluster["link_sharing"] == "in_turn"
+    predicted = ps.predict(found, ["backup_workers"], seeds=3).rows[0]
+    truth = measures_of(ps.run(plain.but(strategy="backup_workers", seed=9, stop={"epochs": 30})))
+    assert predicted.update_s.mean == pytest.approx(truth.update_s, rel=0.05)

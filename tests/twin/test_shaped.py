@@ -95,21 +95,15 @@ def test_a_comparison_names_what_misses_its_goal():
     told = [*found.misses()]
     assert len(told) == 2
     assert "d_psgd: refused: not measured" in told[0]
+    assert found.held == 3
+    assert "bands hold 3 of 4 live means" in str(found)
     rows[1].predicted_s = 1.3
     assert [text for text in found.misses() if "ssp: +28.7" in text]
 
 
-#: what did not reach its goal on two cores without other work: bounds are what was measured and a quarter.
-#: Errors by network and strategy:
-BEYOND = {
-    ("near", "all_reduce"): 0.29,
-    ("near", "d_psgd"): 0.24,
-    ("one_slow", "d_psgd"): 0.23,
-    ("racks", "backup_workers"): 0.24,
-    ("racks", "d_psgd"): 0.19,
-}
-#: pairs that were predicted in the other order, and median widths of bands
-WRONG_PAIRS, WIDTHS = {"near": 1, "one_slow": 1, "racks": 5}, {"near": 0.33, "racks": 0.33}
+#: pairs that were predicted in the other order; of eight live means as many as bands hold at least, which
+#: claim nine of ten: fewer would be in one of 26 networks
+WRONG_PAIRS, HELD = {"racks": 1}, 6
 
 
 @needs_root
@@ -117,10 +111,7 @@ WRONG_PAIRS, WIDTHS = {"near": 1, "one_slow": 1, "racks": 5}, {"near": 0.33, "ra
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_predictions_hold_on_shaped_networks(name, tmp_path):
-    """Five live repeats of each strategy: the errors, the order and the widths that are wanted.
-
-    What does not reach its goal is listed above with what it reaches, and may not be worse.
-    """
+    """Five live repeats of each strategy: the errors, the order, and the bands that are wanted."""
     command = [sys.executable, "-m", "tests.twin.shaped", "--network", name, "--out", str(tmp_path)]
     subprocess.run(command, check=True)
     found = Comparison.read(tmp_path / name / "results.json")
@@ -128,9 +119,9 @@ def test_predictions_hold_on_shaped_networks(name, tmp_path):
     assert not found.failed
     assert {row.name for row in found.rows} == {*STRATEGIES}
     assert not [row for row in found.rows if row.refused]
-    errors = {row.name: (row.error, BEYOND.get((name, row.name), row.goal)) for row in found.rows}
-    beyond = {each: error for each, (error, most) in errors.items() if abs(error) > most}
+    beyond = {row.name: row.error for row in found.rows if abs(row.error) > row.goal}
     assert not beyond, f"goals are 10 % for {FITTED} and 15 % for others; measured:\n{found}"
     wrong, most = found.wrong_order(), WRONG_PAIRS.get(name, 0)
     assert len(wrong) <= most, f"the goal is the live order wherever it exceeds noise; {wrong} of\n{found}"
-    assert found.width <= WIDTHS.get(name, WIDTH), f"the goal is a median width of {WIDTH:.0%}:\n{found}"
+    assert found.held >= HELD, f"bands hold {found.held} of\n{found}"
+    assert found.width <= WIDTH, f"the goal is a median width of {WIDTH:.0%}:\n{found}"

@@ -195,7 +195,8 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     of, took = ({each["label"]: each[name] for each in points} for name in ("staleness", "per_100_s"))
     assert of["bound 0"] < of["bound 3"] < of["ASP"]
     assert took["bound 0"] > took["bound 3"] > took["ASP"]
-    assert of["bound 0"] < of["this run"] < of["ASP"]
+    # the other runs are as long as this one, so it is where its bound is
+    assert (of["this run"], took["this run"]) == pytest.approx((of["bound 3"], took["bound 3"]), rel=0.01)
     assert panel.audit() == []
     assert "You expected worker 3 to wait most" in panel.web.text_content(".psb-gaps")
     for width, height in sorted(ONE_SCREEN, reverse=True):

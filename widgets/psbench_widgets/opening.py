@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from psbench.charts.growing import tables_of
+from psbench.core.log import Kind
 from psbench.experiment import Experiment
 from psbench_widgets.assets import STATIC
 from psbench_widgets.playback import film
@@ -50,8 +51,9 @@ def recorded() -> dict[str, Any]:
 
     done = run(EXPERIMENT)
     own = tables_of(done, "").totals("trade")
+    gradients = int((done.log.rows()["kind"] == Kind.APPLY).sum())
     shown = film(EXPERIMENT, done.log, "a recorded run", "opening", at_s=0.0)
-    return {"film": shown, "trade": with_sweep(own, sweep(machines_of(EXPERIMENT)))}
+    return {"film": shown, "trade": with_sweep(own, sweep(machines_of(EXPERIMENT), gradients))}
 
 
 if __name__ == "__main__":

@@ -223,6 +223,11 @@ class RunView:
         return self._shown[0].number if self._shown else 0
 
     @property
+    def gradients(self) -> int:
+        """The number of gradients that the displayed run has applied."""
+        return int((self._shown[0].log.rows()["kind"] == Kind.APPLY).sum()) if self._shown else 0
+
+    @property
     def experiment(self) -> Experiment | None:
         return self._shown[0].experiment if self._shown else None
 

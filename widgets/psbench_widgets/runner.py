@@ -140,8 +140,8 @@ class Runner:
         """Run all bounds on the cluster of the displayed run, and draw them behind its point."""
         experiment, figures = self.view.experiment, self._figures
         if experiment is not None:
-            machines = machines_of(experiment)
-            self._sweep.ask(lambda: figures.show_sweep(sweep(machines), machines))
+            machines, gradients = machines_of(experiment), self.view.gradients
+            self._sweep.ask(lambda: figures.show_sweep(sweep(machines, gradients), machines))
 
     def _judge(self, job: Job) -> None:
         """Compare a finished run with its predictions; show a fork beside its origin."""

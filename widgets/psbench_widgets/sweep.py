@@ -14,17 +14,18 @@ from psbench.runs.execution import run
 BOUNDS = (0, 1, 2, 3, 5, 8, 13, None)
 #: gradients of each worker, and of all at least and at most: enough for a mean, and done in a moment
 OF_EACH, LEAST, MOST = 20, 120, 2000
+# a short run under a large bound is over before its fast workers have reached the bound, and looks as fast as
+# one without: so the runs are as long as the run beside them, up to MOST
 
 
 def machines_of(experiment: Experiment) -> str:
     """Return the specification on which the runs of all bounds depend; empty if they cannot be simulated.
 
-    That is for more workers than take part in it in a moment, or for settings that only runs with gradients
-    have.
+    That is for live runs, whose seconds are of another clock, for more workers than take part in it in a
+    moment, and for settings that only runs with gradients have.
     """
-    if OF_EACH * experiment.num_workers > MOST:
+    if experiment.backend != "simulated" or OF_EACH * experiment.num_workers > MOST:
         return ""
-    updates = max(LEAST, OF_EACH * experiment.num_workers)
     try:
         same = Experiment(
             strategy="asp",
@@ -34,7 +35,7 @@ def machines_of(experiment: Experiment) -> str:
             batch_size=experiment.batch_size,
             seed=experiment.seed,
             timing_only=True,
-            stop={"updates": updates},
+            stop={"updates": max(LEAST, OF_EACH * experiment.num_workers)},
         )
         return json.dumps(same.spec())  # YAML takes ten times as long
     except PsbenchError:
@@ -42,11 +43,20 @@ def machines_of(experiment: Experiment) -> str:
 
 
 @lru_cache(maxsize=32)
-def sweep(machines: str) -> Columns:
-    """Return the columns of `charts.trade_chart` for SSP with each bound; of `machines_of` a run."""
+def sweep(machines: str, gradients: int) -> Columns:
+    """Return the columns of `charts.trade_chart` for SSP with each bound.
+
+    Parameters
+    ----------
+    machines : str
+        `machines_of` the run beside them.
+    gradients : int
+        How many gradients it applied: the runs have as many, within limits.
+    """
     if not machines:
         return {}
     base = Experiment.from_spec(json.loads(machines))
+    base = base.but(stop={"updates": min(MOST, max(gradients, base.stop.updates or 0))})
     found: Columns = {"label": [], "per_100_s": [], "staleness": [], "order": []}
     for order, bound in enumerate(BOUNDS):
         strategy = "asp" if bound is None else {"name": "ssp", "staleness_bound": bound}
