@@ -26,6 +26,9 @@ VIOLATIONS = """async (place) => (await axe.run(place, { resultTypes: ['violatio
 #: waits until the page has done what it is at, and drawn it; one that always moves is never idle
 IDLE = """() => new Promise((done) =>
   requestIdleCallback(() => requestAnimationFrame(() => done()), { timeout: 200 }))"""
+#: pixels that the page is wider than its room
+SIDEWAYS = """() => { const { scrollWidth, clientWidth } = document.getElementById('scroll');
+  return Math.max(0, scrollWidth - clientWidth); }"""
 #: between two looks at a page: each is a message there and back, through three processes
 PAUSE_MS = 200
 #: about the room that a notebook cell has beside JupyterLab's file browser and the cell's prompt

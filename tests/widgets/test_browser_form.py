@@ -11,7 +11,7 @@ import pytest
 from psbench import Experiment
 from psbench_widgets import Lab, bridge
 
-from .direct import Direct
+from .direct import SIDEWAYS, Direct
 from .test_browser_lab import ROWS, all_settings, machines, pick, take
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -61,6 +61,7 @@ def test_wrong_values_keep_run_off_until_they_are_mended(panel: Direct, screensh
     web.locator('.psb-section-rest [data-field="backend"]').select_option("dask")
     said = "() => document.querySelector('.psb-section-rest .psb-error')?.textContent"
     panel.wait(f"{said}?.includes('no Dask scheduler answers at')")
+    assert not web.is_visible(".psb-pace")  # machines have their own
     panel.wait(MAY_RUN, argument=False)
     pick(web, "rest", "scheduler", "")
     panel.wait(MAY_RUN, argument=True)
@@ -137,16 +138,21 @@ def test_a_regression_is_run_and_its_loss_is_drawn(panel: Direct, screenshots: P
 
 def test_a_failed_run_says_why(panel: Direct, screenshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> None:
-        raise RuntimeError("the disk is full")
+        raise RuntimeError("the disk is full: /" + "a_folder/" * 30)
 
     monkeypatch.setattr(bridge, "run_experiment", fails)
     web = panel.web
     web.click("button.psb-run")
     panel.over("failed: RuntimeError: the disk is full")
     assert panel.audit() == []
+    top = "(all) => all.map((e) => e.getBoundingClientRect().top)"
+    tops = web.locator(".psb-tab-watch, .psb-stop, .psb-all-settings").evaluate_all(top)
+    assert max(tops) - min(tops) < 8  # a long error pushes nothing aside
+    assert web.locator(".psb-stop").bounding_box()["x"] > web.viewport_size["width"] / 2
     web.click(".psb-tab-compare")
     web.click(".psb-runs .psb-traceback > summary")
     assert "in perform" in web.inner_text(".psb-runs pre")
+    assert web.evaluate(SIDEWAYS) == 0  # nor does a long traceback widen the table
     panel.shot(screenshots / "lab-failed.png")
     assert panel.audit() == []
     web.click(".psb-tab-watch")

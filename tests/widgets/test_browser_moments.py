@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from oracles.moment import told
 
-from psbench import Experiment
+from psbench import Experiment, run
 from psbench.core.log import Kind
 from psbench.metrics.recording import Recording
 from psbench.metrics.recording_reader import recording
@@ -458,9 +458,33 @@ def test_five_hundred_workers_are_one_screen(short: Direct, screenshots: Path) -
     short.look(781, 768, "dark")
     assert set(short.web.evaluate(KEPT_AND_ANEW, 5)) == {True}
     plain = part_of(repeated(own, 20), many, "ten thousand", "ten thousand", own.end_s / 2)
+    assert 0 < plain["begin_s"] < plain["end_s"] < plain["whole_s"]  # a piece, which ends within the picture
     short.web.evaluate(show, json.dumps(plain))
-    assert short.web.locator(".psb-machine").text_content().endswith("of 10000 workers, evenly chosen")
+    count = "document.querySelector('.psb-lab').stage.films[0].recording.workers.length"
+    assert short.web.evaluate(count) == 10_000
     assert set(short.web.evaluate(KEPT_AND_ANEW, 5)) == {True}
+
+
+#: whether each line from a worker that waits is within the picture
+INSIDE = """() => [...document.querySelectorAll('.psb-waits')].map((each) => {
+  const { y, height } = each.getBBox();
+  return y >= 0 && y + height <= each.ownerSVGElement.viewBox.baseVal.height; })"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"), [("all_reduce", "with every worker"), ("d_psgd", "each has its own model")]
+)
+def test_workers_without_a_server_stand_in_a_ring(short: Direct, strategy: str, words: str) -> None:
+    short.look(1366, 768, "light")
+    plan = SHORT.but(strategy=strategy, stop={"updates": 40}, timing_only=True)
+    plain = part_of(recording(run(plan).log), plan, strategy, strategy, None)
+    show = "(text) => document.querySelector('.psb-lab').stage.show([JSON.parse(text)], { at: 0 })"
+    short.web.evaluate(show, json.dumps(plain))
+    short.web.click(".psb-first-wait")
+    assert words in short.web.text_content(".psb-machine")
+    assert short.web.locator(".psb-server").count() == 0
+    assert set(short.web.evaluate(INSIDE)) == {True}
+    assert short.errors() == []
 
 
 @pytest.mark.nightly

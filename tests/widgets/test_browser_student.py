@@ -25,7 +25,7 @@ from psbench.results.run import Run
 from psbench_widgets import Lab
 from psbench_widgets.opening import EXPERIMENT, FILE, recorded
 
-from .direct import BESIDE, Direct, violations
+from .direct import BESIDE, SIDEWAYS, Direct, violations
 from .jupyter import PICTURES, ROOT
 from .test_browser_lab import all_settings, machines
 
@@ -75,6 +75,29 @@ WIDER = """() => [...document.querySelectorAll('.psb-compare .psb-scroll')]
 CUT = """() => [...document.querySelectorAll('.role-legend-label text, .role-legend-label tspan,'
   + ' .role-axis-label text')]
   .filter((e) => e.checkVisibility() && e.textContent.endsWith('…')).map((e) => e.textContent)"""
+
+
+#: of charts beside each other, those whose title or drawing begins higher or lower than that of the first;
+#: and what of the controls of a run under way has no room in their line
+IN_LINE = """() => {
+  const top = (e, place) => Math.round(e.querySelector(place).getBoundingClientRect().top);
+  const live = document.querySelector('.psb-live');
+  const wasHidden = live.hidden;
+  live.hidden = false;
+  const row = document.querySelector('.psb-scrub');
+  const middle = (e) => e.getBoundingClientRect().top + e.getBoundingClientRect().height / 2;
+  const below = [...row.children].filter((e) => middle(e) - middle(row.firstChild) > 8);
+  live.hidden = wasHidden;
+  const uneven = [...document.querySelectorAll('.psb-watch .psb-grid')].flatMap((grid) => {
+    const charts = [...grid.querySelectorAll('.psb-chart')].filter((e) => e.checkVisibility());
+    return charts.filter((each, i) => {
+      const before = charts[i - 1];
+      if (!before || before.getBoundingClientRect().left > each.getBoundingClientRect().left) return false;
+      const differs = (place) => Math.abs(top(each, place) - top(before, place)) > 1;
+      return ['.psb-chart-title', '.psb-chart-place'].some(differs);
+    });
+  });
+  return [...below, ...uneven].map((e) => e.textContent.slice(0, 40)); }"""
 
 
 OUTSIDE = """() => { const room = document.querySelector('.psb-lab').getBoundingClientRect();
@@ -469,6 +492,20 @@ def test_runs_are_renamed(panel: Direct) -> None:
     panel.settle()
     shown = panel.web.locator(".psb-name").all_text_contents()
     assert [name for name in NAMES if name not in shown] == []
+    # a name without a place to break makes nothing wider than the page
+    unbroken = "without_any_place_at_which_it_could_be_broken_" * 4
+    panel.lab._on_message(panel.lab, {"kind": "rename", "number": 1, "name": unbroken}, [])
+    panel.lab._on_message(panel.lab, {"kind": "show", "number": 1}, [])
+    panel.lab._on_message(panel.lab, {"kind": "beside", "number": 2}, [])
+    panel.wait("() => document.querySelectorAll('.psb-film').length === 2")
+    wider = {}
+    for tab in ("compare", "watch"):
+        panel.web.click(f".psb-tab-{tab}")
+        panel.settle(600)
+        wider[tab] = panel.web.evaluate(SIDEWAYS)
+    panel.lab._on_message(panel.lab, {"kind": "rename", "number": 1, "name": NAMES[0]}, [])
+    panel.lab.wait(60)
+    assert wider == {"compare": 0, "watch": 0}
 
 
 def test_the_runs_are_a_table_with_a_menu_in_each_row(panel: Direct) -> None:
@@ -545,6 +582,8 @@ def test_no_text_overlaps_is_cut_off_or_hard_to_read(
     panel.shot(screenshots / f"lab-{tab}-{width}-{theme}.png")
     assert panel.audit() == []
     assert panel.web.evaluate(CUT) == []  # no name either, however long
+    if tab == "watch":
+        assert panel.web.evaluate(IN_LINE) == []
     if (tab, width) == ("watch", 705):  # all settings open beside Run, not below everything
         the_sentence_stays_in_its_box(panel)
         tell = "text => document.querySelector('.psb-lab').stage.tell(text)"

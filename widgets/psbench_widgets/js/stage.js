@@ -442,7 +442,10 @@ export class Stage {
     this.strip.draw(recordings, from, from + window, this.now, this.end, clock);
     // all that measures the page has done so: from here on it changes
     for (const film of this.films) this.drawPicture(film, loaded);
-    this.clock.replaceChildren(h("b", {}, `${shown(this.now)} s`), ` of ${shown(this.end)} s`);
+    this.clock.replaceChildren(
+      h("b", {}, `${shown(this.now)} s`),
+      h("span", { class: "psb-time-of" }, ` of ${shown(this.end)} s`),
+    );
     const [from_s, to_s] = this.brush ?? [];
     this.span.textContent = this.brush
       ? `selected: ${from_s.toFixed(digits(this.end))} to ${to_s.toFixed(digits(this.end))} s`
