@@ -25,7 +25,7 @@ from psbench.results.run import Run
 from psbench_widgets import Lab
 from psbench_widgets.opening import EXPERIMENT, FILE, recorded
 
-from .direct import BESIDE, SIDEWAYS, Direct, violations
+from .direct import BESIDE, Direct, violations
 from .jupyter import PICTURES, ROOT
 from .test_browser_lab import all_settings, machines
 
@@ -492,20 +492,6 @@ def test_runs_are_renamed(panel: Direct) -> None:
     panel.settle()
     shown = panel.web.locator(".psb-name").all_text_contents()
     assert [name for name in NAMES if name not in shown] == []
-    # a name without a place to break makes nothing wider than the page
-    unbroken = "without_any_place_at_which_it_could_be_broken_" * 4
-    panel.lab._on_message(panel.lab, {"kind": "rename", "number": 1, "name": unbroken}, [])
-    panel.lab._on_message(panel.lab, {"kind": "show", "number": 1}, [])
-    panel.lab._on_message(panel.lab, {"kind": "beside", "number": 2}, [])
-    panel.wait("() => document.querySelectorAll('.psb-film').length === 2")
-    wider = {}
-    for tab in ("compare", "watch"):
-        panel.web.click(f".psb-tab-{tab}")
-        panel.settle(600)
-        wider[tab] = panel.web.evaluate(SIDEWAYS)
-    panel.lab._on_message(panel.lab, {"kind": "rename", "number": 1, "name": NAMES[0]}, [])
-    panel.lab.wait(60)
-    assert wider == {"compare": 0, "watch": 0}
 
 
 def test_the_runs_are_a_table_with_a_menu_in_each_row(panel: Direct) -> None:
