@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from psbench.backends.control import Control
 from psbench.backends.dask.attempt import Attempt
+from psbench.backends.dask.map_reduce.places import Places, RolesLost
 from psbench.backends.dask.place_search import PlaceSearch
 from psbench.backends.dask.placement import Room, look_for_room
 from psbench.backends.dask.rpc import Departed, Unresponsive, ask
@@ -30,6 +32,8 @@ class Cluster:
 
     def __init__(self, free: list[str], frozen: set[str]) -> None:
         self.free, self.frozen, self.submitted = free, frozen, dict[str, str]()
+        #: those whose loss the scheduler has not noticed
+        self.lost = set[str]()
         self.loop = SimpleNamespace(asyncio_loop=asyncio.new_event_loop())
         self._thread = threading.Thread(target=self.loop.asyncio_loop.run_forever, daemon=True)
         self._thread.start()
@@ -51,6 +55,8 @@ class Cluster:
     async def run(self, function: Any, *arguments: Any, workers: list[str]) -> dict[str, Any]:
         if self.frozen.intersection(workers):
             await asyncio.Event().wait()
+        if self.lost.intersection(workers):
+            raise OSError("connection refused")
         return dict.fromkeys(workers, 1)
 
     def submit(self, task: Any, *arguments: Any, key: str, workers: list[str], **options: Any) -> Any:
@@ -216,3 +222,16 @@ def test_a_client_that_is_cut_off_is_told_so(cluster: Cluster) -> None:
     attempt.control.stop()
     with pytest.raises(Cancelled):
         attempt._raise_failure("coordinator")
+
+
+def test_a_loss_that_the_scheduler_has_not_noticed_is_found(cluster: Cluster) -> None:
+    """A connection breaks before the scheduler notices, and its error is all that there is."""
+    placed = {"worker-0": "tcp://c:1", "worker-1": "tcp://d:1"}
+    places, broken = Places(cluster, placed, LIMITS, lambda: None), Future[None]()  # type: ignore[arg-type]
+    broken.set_exception(OSError("stream is closed"))
+    with pytest.raises(OSError, match="stream is closed"):  # of something else: all are there
+        places.result(broken, "the model")
+    cluster.lost = {"tcp://d:1"}
+    with pytest.raises(RolesLost) as found:
+        places.result(broken, "the model")
+    assert found.value.roles == ["worker-1"]

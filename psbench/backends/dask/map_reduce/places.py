@@ -89,7 +89,7 @@ class Places:
                 except TimeoutError:
                     pass
                 except (KilledWorker, FutureCancelledError, OSError):
-                    self._check()
+                    self._ask_all()
                     raise
                 self._go_on()
                 if waited >= within_s:
@@ -123,6 +123,17 @@ class Places:
         finally:
             self._search.end_asking()
         raise BackendError(f"no free Dask worker responds, for {role}")
+
+    def _ask_all(self) -> None:
+        """Raise RolesLost unless all Dask workers answer: the scheduler may notice late that one is gone."""
+        self._search.end_asking()  # what they have answered before says nothing of now
+        asked = {*self.placed.values()}
+        self._search.ask(asked)
+        self._check()
+        while not asked <= self._search.answered:
+            self._go_on()
+            time.sleep(_ANSWER_S)
+            self._check()
 
     def _check(self) -> None:
         """Raise RolesLost if Dask workers are gone, or have not answered."""
