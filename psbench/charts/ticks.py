@@ -110,10 +110,10 @@ _DAYS = f"{_STEPS[-1]} * ceil({_ROUGH} / {_STEPS[-1]})"
 _STEP = f"({_SPAN} <= {_SECONDS} ? {_POWER} * ({_TENS}) : ({_COARSE} : {_DAYS}))"
 _FIRST = f"ceil(domain('x')[0] / {_STEP}) * {_STEP}"
 _VALUES = f"{_SPAN} > 0 ? sequence({_FIRST}, domain('x')[1] + {_STEP} / 1e6, {_STEP}) : [domain('x')[0]]"
-# of a curve that has one point, at 0, Vega would call the mark NaN
+# of a curve that has one point, at 0, Vega would call the mark NaN; a single point has all of its digits
 _LABEL = (
     "!isFinite(datum.value) ? '' : datum.value == 0 ? '0'"
-    f" : SPAN <= {_SECONDS} ? format(datum.value, '.9~f') + ' s'"
+    f" : SPAN <= {_SECONDS} ? format(datum.value, SPAN > 0 ? '.9~f' : '.3~r') + ' s'"
     f" : SPAN <= {_MINUTES} ? format(datum.value / 60, '.2~f') + ' min'"
     " : format(datum.value / 3600, '.2~f') + ' h'"
 )

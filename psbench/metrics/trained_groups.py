@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: rows whose samples are looked at together; bounds memory
 _PIECE = 4096
+#: a distance that sums of equal shares may have by rounding
+_ROUNDING = 1e-12
 #: what a push reports of a neighbourhood, before its number
 _SAMPLES = f"{REPORTED}{SUMS[0]}:"
 
@@ -102,7 +104,7 @@ def distance(shares: Array, whole: Array) -> Doubles:
     0.25
     """
     found: Doubles = np.abs(shares - whole).sum(axis=-1) / 2
-    return found
+    return np.where(found > _ROUNDING, found, 0.0)
 
 
 def trained_groups(log: EventLog, meta: Mapping[str, Any], by: str = "class") -> pd.DataFrame:
