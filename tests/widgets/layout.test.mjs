@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { bySpeed, layout, MANY, sharesAlong } from "../../widgets/psbench_widgets/js/layout.js";
 import { columnsOf, legendOf } from "../../widgets/psbench_widgets/js/legend.js";
 import { Recording } from "../../widgets/psbench_widgets/js/recording.js";
+import { otherThan } from "../../widgets/psbench_widgets/js/result.js";
 import { Strip } from "../../widgets/psbench_widgets/js/strip.js";
 
 const numbers = (count) => Array.from({ length: count }, (_, i) => i);
@@ -188,4 +189,10 @@ test("the strip of a run under way has means, and says what it does not know", (
   strip.gathered.clear();
   for (const end of numbers(100).slice(1)) strip.gather(piece(end - 0.9, end - 0.1, 100));
   assert.ok(shares(100).slice(1, 49).every((share) => share > 0.5 && share < 1));
+});
+
+test("a run in which no worker waited is not asked what would be if none had", () => {
+  assert.deepEqual([otherThan("ssp", true), otherThan("bsp", true), otherThan("asp", true)], ["asp", "asp", "bsp"]);
+  assert.deepEqual([otherThan("ssp", false), otherThan("asp", false)], ["bsp", "bsp"]);
+  assert.equal(otherThan("bsp", false), undefined);
 });

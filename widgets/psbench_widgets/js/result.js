@@ -27,8 +27,9 @@ export class Result {
       run.idle !== null && ["waiting", percent(run.idle), "of time spent waiting"],
       run.staleness !== null && ["staleness", run.staleness.toFixed(1), "updates missed (mean)"],
     ];
-    const next = run.strategy === "asp" ? "bsp" : "asp";
-    const ask = button(`What if ${OTHERS[next]}?`, "psb-link", () => this.fork(next));
+    const waited = whoWaited(recording);
+    const next = otherThan(run.strategy, waited !== NONE);
+    const ask = next && button(`What if ${OTHERS[next]}?`, "psb-link", () => this.fork(next));
     this.element.replaceChildren(
       ...numbers
         .filter(Boolean)
@@ -39,9 +40,15 @@ export class Result {
         }),
       other && other.time_s !== undefined
         ? h("p", {}, h("b", {}, called(other)), ` ${inShort(other, run)}`)
-        : h("p", {}, `${whoWaited(recording)} `, recording.about.can_fork && ask),
+        : h("p", {}, `${waited} `, recording.about.can_fork && ask),
     );
   }
+}
+
+// The strategy of the question what would have been otherwise; none where it would be no other.
+export function otherThan(strategy, anyWaited) {
+  const other = anyWaited && strategy !== "asp" ? "asp" : "bsp";
+  return other === strategy ? undefined : other;
 }
 
 // Of a fork, what is otherwise: what was so before stands beside it.
@@ -77,12 +84,13 @@ function trade({ val_accuracy: accuracy, staleness }, beside) {
 
 const ALIKE = 0.1; // shares of waiting that differ by less are reported together
 const NAMED = 4; // workers; more are counted
+const NONE = "No worker waited.";
 
 function whoWaited({ waiting, workers }) {
   const order = workers.map((_, place) => place).sort((a, b) => waiting[b] - waiting[a] || a - b);
   const rounded = (place) => Math.round(100 * waiting[place]);
   const [most, least] = [order[0], order.at(-1)];
-  if (!rounded(most)) return "No worker waited.";
+  if (!rounded(most)) return NONE;
   const together = order.filter((place) => waiting[place] > waiting[most] - ALIKE).sort((a, b) => a - b);
   const lowest = Math.min(...together.map(rounded));
   const highest = percent(waiting[most]);
