@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from psbench.core.collective import Collective
-from psbench.errors import ParameterError
+from psbench.errors import BackendError, Cancelled, ParameterError
 from psbench.experiment import Experiment
 from psbench.results.run import Run
 from psbench.runs.execution import run as run_experiment
@@ -104,7 +104,15 @@ def calibrate(
     probes = probes_of(experiment, batches, with_peers=with_peers)
     for number, probe in enumerate(_TURNS * probes):
         on_step(f"{probe.title}, {batches} batches of {probe.batch_size} samples")
-        runs.append(run_experiment(with_stamps(probe.but(seed=probe.seed + number))))
+        try:
+            runs.append(run_experiment(with_stamps(probe.but(seed=probe.seed + number))))
+        except BackendError as error:
+            if probe.strategy.name != "all_reduce" or isinstance(error, Cancelled):
+                raise
+            without = (
+                "if workers cannot reach each other, leave this probe out (--no-peers, with_peers=False)"
+            )
+            raise BackendError(f"calibrate: the All-Reduce failed: {error}; {without}") from error
     links = None
     if with_links and experiment.num_workers > 1:
         on_step("links between workers")

@@ -1,13 +1,15 @@
 """The runs and links that are measured."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import psbench as ps
 from psbench.backends.dask.doctor import Diagnosis, Link, MeasuredSteps
 from psbench.clusters.network import Network
-from psbench.twin.probe import measured_links
+from psbench.errors import BackendError, WorkerLost
+from psbench.twin.probe import calibrate, measured_links
 from tests.twin.known import PLAIN
 
 
@@ -34,3 +36,22 @@ def test_timed_links_are_those_of_the_machines_of_a_run(monkeypatch):
     cluster = replace(found, workers=[*"ab"]).cluster()
     assert (cluster["bandwidth_mbit_s"], cluster["bandwidth_down_mbit_s"]) == ([10.0, 80.0], [80.0, 10.0])
     assert Network(ps.Experiment(cluster=cluster).cluster.profile()).hop(1e6, [0]) == pytest.approx(0.81)
+
+
+def test_a_failed_all_reduce_says_how_to_calibrate_without_it(monkeypatch):
+    """Where only the servers can be reached, the other probes still tell what is known of them."""
+
+    def run_experiment(experiment):
+        if experiment.strategy.name == "all_reduce":
+            raise WorkerLost("worker 1 cannot be reached from worker 0")
+        return SimpleNamespace(experiment=experiment)
+
+    monkeypatch.setattr("psbench.twin.probe.run_experiment", run_experiment)
+    experiment = ps.Experiment(name="ours", strategy="ssp", cluster={"workers": 2}, backend="dask")
+    with pytest.raises(BackendError, match=r"cannot be reached from worker 0; .*--no-peers"):
+        calibrate(experiment, with_links=False)
+    fitted = []
+    monkeypatch.setattr("psbench.twin.probe.Calibration.of", lambda runs, links: fitted.append(runs))
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    calibrate(experiment, with_links=False, with_peers=False)
+    assert [each.experiment.strategy.name for each in fitted[0]] == ["bsp", "asp"] * 2
