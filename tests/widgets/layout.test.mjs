@@ -192,7 +192,8 @@ test("the strip of a run under way has means, and says what it does not know", (
 });
 
 test("a run in which no worker waited is not asked what would be if none had", () => {
-  assert.deepEqual([otherThan("ssp", true), otherThan("bsp", true), otherThan("asp", true)], ["asp", "asp", "bsp"]);
+  const others = (...strategies) => strategies.map((each) => otherThan(each, true));
+  assert.deepEqual(others("ssp", "bsp", "asp"), ["asp", "asp", "bsp"]);
   assert.deepEqual([otherThan("ssp", false), otherThan("asp", false)], ["bsp", "bsp"]);
   assert.equal(otherThan("bsp", false), undefined);
 });
