@@ -131,7 +131,7 @@ class Profile:
         return self.peer_latency_s[one] + self.peer_latency_s[other] + over_lines
 
     def pause_s(self, one: int, other: int) -> float:
-        """Return what a model between two workers pauses for, seconds."""
+        """Return the pause of a model on its way between two workers, in seconds."""
         return 0.0 if self.peer_pause_s is None else self.peer_pause_s[one] + self.peer_pause_s[other]
 
     def lines(self, one: int, other: int) -> list[tuple[str, int]]:

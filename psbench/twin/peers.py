@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Peers(NamedTuple):
-    """What messages take where workers talk to each other, in seconds.
+    """Times of messages where workers talk to each other, in seconds.
 
     `seconds`: of each worker's reports to the coordinator, then of its orders, as blocks of measured times;
     `beyond_s`: of a message between two workers beyond its link.

@@ -60,7 +60,7 @@ export class Strip {
     this.drawn = "";
   }
 
-  // Of each part of what is new, the mean: at one instant nobody may wait, where all do most of the time.
+  // Of each part of what is new, the mean: at one instant no worker may wait, where all do most of the time.
   gather({ about, begin, end, whole, phases, rows, tables }) {
     const found = this.gathered.get(about.key)?.times
       ? this.gathered.get(about.key)
