@@ -179,6 +179,8 @@ test("the strip of a run under way has means, and says what it does not know", (
   const shares = (whole) =>
     numbers(50).map((i) => strip.share(piece(0, 0, whole), (i * whole) / 50, ((i + 1) * whole) / 50));
   strip.gather(piece(0, 50, 50));
+  strip.gather(piece(40, 50, 50)); // which is known
+  assert.ok(strip.gathered.get("run 1").times.every((time, i, all) => !i || time > all[i - 1]));
   assert.ok(shares(50).every((share) => Math.abs(share - 0.8) < 0.07));
   strip.gather(piece(99, 100, 100)); // the page has not seen what was between
   const found = shares(100);

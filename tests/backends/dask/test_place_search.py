@@ -231,6 +231,9 @@ def test_a_loss_that_the_scheduler_has_not_noticed_is_found(cluster: Cluster) ->
     broken.set_exception(OSError("stream is closed"))
     with pytest.raises(OSError, match="stream is closed"):  # of something else: all are there
         places.result(broken, "the model")
+    places._search.ask(placed.values())  # an answer of before says nothing of now
+    while places._search.answered != {*placed.values()}:
+        time.sleep(0.001)
     cluster.lost = {"tcp://d:1"}
     with pytest.raises(RolesLost) as found:
         places.result(broken, "the model")
