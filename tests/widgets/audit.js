@@ -17,13 +17,27 @@
     range.selectNodeContents(node);
     for (const box of range.getClientRects()) if (box.width > 0.5 && box.height > 0.5) texts.push({ node, element, box, text: node.textContent.trim() });
   }
+  // what is seen of a text in a box that scrolls
+  const shown = ({ element, box }) => {
+    let { left, right, top, bottom } = box;
+    for (let place = element; place !== lab; place = place.parentElement) {
+      if (!["auto", "scroll"].includes(getComputedStyle(place).overflowY)) continue;
+      const frame = place.getBoundingClientRect();
+      left = Math.max(left, frame.left);
+      right = Math.min(right, frame.right);
+      top = Math.max(top, frame.top);
+      bottom = Math.min(bottom, frame.bottom);
+    }
+    return { left, right, top, bottom };
+  };
+  for (const each of texts) each.shown = shown(each);
   // over each other: only within what is not scrolled under something that stays in sight
   for (let i = 0; i < texts.length; i++) {
     for (let j = i + 1; j < texts.length; j++) {
       const [a, b] = [texts[i], texts[j]];
       if (a.node === b.node || layer(a.element) !== layer(b.element)) continue;
-      const wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
-      const high = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+      const wide = Math.min(a.shown.right, b.shown.right) - Math.max(a.shown.left, b.shown.left);
+      const high = Math.min(a.shown.bottom, b.shown.bottom) - Math.max(a.shown.top, b.shown.top);
       if (wide > 1.5 && high > 4) problems.push(`"${a.text}" over "${b.text}"`);
     }
   }

@@ -138,7 +138,7 @@ def test_a_regression_is_run_and_its_loss_is_drawn(panel: Direct, screenshots: P
 
 def test_a_failed_run_says_why(panel: Direct, screenshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> None:
-        raise RuntimeError("the disk is full: /" + "a_folder/" * 30)
+        raise RuntimeError("the disk is full: /" + "a_folder/" * 30) from OSError("no space left\n" * 30)
 
     monkeypatch.setattr(bridge, "run_experiment", fails)
     web = panel.web
@@ -151,7 +151,9 @@ def test_a_failed_run_says_why(panel: Direct, screenshots: Path, monkeypatch: py
     assert web.locator(".psb-stop").bounding_box()["x"] > web.viewport_size["width"] / 2
     web.click(".psb-tab-compare")
     web.click(".psb-runs .psb-traceback > summary")
-    assert "in perform" in web.inner_text(".psb-runs pre")
+    traceback = web.locator(".psb-runs pre")
+    assert "in perform" in traceback.inner_text()
+    assert traceback.evaluate("(pre) => pre.scrollHeight > pre.clientHeight")  # and keys must scroll it
     assert web.evaluate(SIDEWAYS) == 0  # nor does a long traceback widen the table
     panel.shot(screenshots / "lab-failed.png")
     assert panel.audit() == []

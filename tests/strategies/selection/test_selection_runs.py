@@ -18,6 +18,8 @@ import torch
 from pydantic import PrivateAttr
 from threaded_run import ThreadedRun
 
+from psbench.backends.dask.coordinator import run_state
+from psbench.backends.dask.coordinator.run_state import EvaluationState
 from psbench.checkpoints.file import Checkpoint
 from psbench.core import (
     ByNeighbourhood,
@@ -133,8 +135,12 @@ def experiment(rule, strategy="bsp", **changes):
 
 @pytest.mark.by_day(4)
 @pytest.mark.parametrize("rule", [*RULES, DrawnOnce(), ByReports()], ids=[*IDS, "drawn_once", "by_reports"])
-def test_simulated_live_and_replayed(rule):
-    """Under a barrier a live run computes the model of the simulated one, and both are decided again."""
+def test_simulated_live_and_replayed(rule, monkeypatch):
+    """Under a barrier a live run computes the model of the simulated one, and both are decided again.
+
+    The live run waits for its evaluations, which some rules read: otherwise they come when they are done.
+    """
+    monkeypatch.setattr(run_state, "EvaluationState", lambda size, *_: EvaluationState(size, awaits_all=True))
     spec = experiment(rule)
     virtual = run(spec)
     live = ThreadedRun(spec.but(backend="dask")).run()

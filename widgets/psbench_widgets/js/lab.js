@@ -604,7 +604,7 @@ class Lab {
     if (status.trouble)
       this.trouble.replaceChildren(
         h("summary", {}, `Error in the panel: ${status.trouble.trim().split("\n").at(-1)}`),
-        h("pre", {}, status.trouble),
+        h("pre", { tabindex: "0" }, status.trouble),
       );
     if (running) this.endOpening();
     if (running) this.hint.hidden = true;
