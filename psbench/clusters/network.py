@@ -111,11 +111,13 @@ class Network:
         self._links: list[SharedLink] = []
         self.share(shares or [1.0 / servers] * servers)
         self._latency, self._between = list(profile.latency_s), profile.between_s
+        self._ends = profile.ends_s
         self._hop = profile.server_latency_s if servers > 1 else 0.0
         self._workers_per_host = profile.workers_per_host
         self._host_rate = BYTES_PER_MBIT * profile.host_bandwidth_mbit_s
         self._host_latency = profile.host_latency_s
-        self._alike = not profile.racks and profile.peer_latency_s is None and len({*self._latency}) == 1
+        own = profile.peer_latency_s, profile.peer_message_s
+        self._alike = not profile.racks and own == (None, None) and len({*self._latency}) == 1
         self._equal = len(set(worker_rates)) == 1 and self._alike
         #: seconds of rings over links that differ, by bytes and workers
         self._rings: dict[tuple[float, tuple[int, ...]], float] = {}
@@ -301,7 +303,8 @@ class Network:
                 for (one, other), over_lines in zip(hops, self._rack_rates(hops), strict=True)
             ]
             self._rings[of] = ring_s(
-                [piece / rate for rate in rates], [waits * self._between(*hop) for hop in hops]
+                [piece / rate for rate in rates],
+                [waits * self._between(*hop) + self._ends(*hop) for hop in hops],
             )
         return self._rings[of]
 
