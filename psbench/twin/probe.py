@@ -79,8 +79,8 @@ def calibrate(
 ) -> Calibration:
     """Measure the machines of an experiment on Dask: short runs, and the links between workers.
 
-    All probes are run three times, in turns: by how much one run differs from the next belongs into bands. Each run
-    has a seed of its own, as emulated machines draw their steps from it.
+    All probes are run three times, in turns: by how much one run differs from the next belongs into bands.
+    Each run has a seed of its own, as emulated machines draw their steps from it.
 
     Parameters
     ----------

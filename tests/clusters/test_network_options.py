@@ -282,13 +282,21 @@ def test_reports_and_orders_wait_for_models_on_the_same_link():
     for each in (links, again):
         assert [each.reports(worker, 0.25) for worker in range(WORKERS)] == [1.0, 1.0, 0.25]
         # half of each is there before 1.0, and half of the second has waited for the first
-        assert [each.behind_models(2, at_s) for at_s in (0.25, 1.0, 1.75, 2.75)] == [0.25, 2.0, 2.5, 2.75]
-        assert each.behind_models(1, 1.0) == 1.0
+        assert [each.order_arrives(2, at_s) for at_s in (0.25, 1.0, 1.75, 2.75)] == [0.25, 2.0, 2.5, 2.75]
+        assert each.order_arrives(1, 1.0) == 1.0
+    # nor do they overtake models on the line of a rack, which is half as fast, whoever those are for
+    racks = replace(profile, racks=(0, 1, 1), rack_bandwidth_mbit_s=4.0)
+    links, again = (PeerLinks(racks, 1_000_000, beside_orders=True) for _ in range(2))
+    assert [links.send(0, 2, 0.0), links.send(1, 0, 0.0)] == [2.5, 2.5]
+    again.load_state_dict(json.loads(json.dumps(links.state_dict())))
+    for each in (links, again):
+        assert [each.order_arrives(1, at_s) for at_s in (0.5, 1.0, 2.75)] == [0.5, 1.5, 2.75]
+        assert [each.report_arrives(worker, 1.0) for worker in range(WORKERS)] == [1.0, 1.5, 1.5]
     # a model's pauses come after its first bytes, which an order waits for, and the receiver's process later
     busy = replace(profile, peer_pause_s=(0.25,) * WORKERS, peer_message_s=(0.125,) * WORKERS)
     links = PeerLinks(busy, 1_000_000, beside_orders=True)
     assert [links.send(0, 2, 0.0), links.send(1, 2, 0.0)] == [2.25, 3.25]
-    assert links.behind_models(2, 0.625 + 1.5 / 2) == 1.625 + 0.5
+    assert links.order_arrives(2, 0.625 + 1.5 / 2) == 1.625 + 0.5
 
 
 @pytest.mark.parametrize("names", pairs(), ids=" + ".join)

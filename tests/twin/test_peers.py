@@ -16,7 +16,7 @@ LINKS = {
     "step_time": {"name": "lognormal", "sigma": 0.05},
 }
 SERVED = PLAIN.but(cluster=TRUTH | LINKS | {"service": {}}, stop={"updates": 60})
-BUSY = {"peer_latency_s": 1e-3 + BEYOND_S / 2, "latency_s": 2e-3 + ORDER_S}
+BUSY = {"peer_message_s": BEYOND_S / 2, "latency_s": 2e-3 + ORDER_S}
 PEERS = SERVED.but(cluster=SERVED.cluster.model_dump() | BUSY)
 PROBES = [SERVED, SERVED.but(strategy="asp", batch_size=64, stop={"updates": 240})]
 

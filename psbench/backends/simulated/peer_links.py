@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from psbench.clusters import Profile
 from psbench.clusters.network import BYTES_PER_MBIT, Throttles, achieved, extra_round_trips
 from psbench.clusters.ring import ring_s
 
+#: what a model passes: a receiver's link down, or the line of a rack, one way
+_Place: TypeAlias = int | tuple[str, int]
+
 
 class _Passage(NamedTuple):
-    """A model that a receiver's link down passes on, as the receiver sees it, in seconds.
+    """A model that a link or line passes on, as the receiver sees it, in seconds.
 
-    `comes_s`, `within_s`: when its first byte would be there if the link were free, and its last one after
-    that; `served_s`, `takes_s`: the same as the link is.
+    `comes_s`, `within_s`: when its first byte would be there if all were free, and its last one after that;
+    `served_s`, `takes_s`: the same as the link or line is.
     """
 
     comes_s: float
@@ -47,7 +50,7 @@ class PeerLinks:
     num_bytes : int
         Of a model.
     beside_orders : bool
-        Whether orders of a coordinator pass the same links; see `behind_models`.
+        Whether reports and orders pass the same links; see `report_arrives` and `order_arrives`.
 
     Examples
     --------
@@ -69,8 +72,9 @@ class PeerLinks:
         self._down_free = [0.0] * len(self._up_s)
         self._line_s = num_bytes / (BYTES_PER_MBIT * profile.rack_bandwidth_mbit_s)
         self._line_free: dict[tuple[str, int], float] = {}
-        #: models on their way to each worker, where orders may have to wait for them
-        self._coming: dict[int, list[_Passage]] | None = {} if beside_orders else None
+        self._rack = profile.racks or (0,) * len(self._up_s)
+        #: models on their way, where reports and orders may have to wait for them
+        self._coming: dict[_Place, list[_Passage]] | None = {} if beside_orders else None
         #: when what a worker sent at a version reaches whom: seconds by (sender, version, receiver)
         self._arrivals: dict[tuple[int, int, int], float] = {}
         #: until when each worker's process sends its model
@@ -85,19 +89,22 @@ class PeerLinks:
         begins = max(leaves, self._up_free[sender])
         self._up_free[sender] = begins + self._up_s[sender]
         passed = begins + max(self._up_s[sender], self._down_s[receiver], self._alone_s)
-        for line in self._profile.lines(sender, receiver):
-            passed = max(passed, begins + self._line_s, self._line_free.get(line, 0.0) + self._line_s)
-            self._line_free[line] = passed
         pauses_s = max(0.0, self._profile.pause_s(sender, receiver) - (begins - leaves))
         latency_s = self._waits * self._profile.between_s(sender, receiver)
+        comes = begins + latency_s, max(self._up_s[sender], self._alone_s) + pauses_s
+        for line in self._profile.lines(sender, receiver):
+            served = max(begins, self._line_free.get(line, 0.0))
+            self._line_free[line] = passed = max(passed, served + self._line_s)
+            self._note(line, _Passage(*comes, served + latency_s, self._line_s))
         served = max(begins, self._down_free[receiver])
-        within_s = max(self._up_s[sender], self._alone_s) + pauses_s
         passed = max(passed, self._down_free[receiver] + self._down_s[receiver])
         self._down_free[receiver] = passed
-        if self._coming is not None:
-            passage = _Passage(begins + latency_s, within_s, served + latency_s, self._down_s[receiver])
-            self._coming.setdefault(receiver, []).append(passage)
+        self._note(receiver, _Passage(*comes, served + latency_s, self._down_s[receiver]))
         return passed + latency_s + pauses_s + self._profile.message_s(receiver)
+
+    def _note(self, place: _Place, passage: _Passage) -> None:
+        if self._coming is not None:
+            self._coming.setdefault(place, []).append(passage)
 
     def taken_in(self, worker: int, times: Iterable[float]) -> float:
         """Return when a worker has taken in models that it would have at these times, each alone; seconds."""
@@ -185,11 +192,19 @@ class PeerLinks:
         """Return when a worker's report leaves: after the models that it has sent, on the same link up."""
         return max(self.goes_on(worker, now), self._up_free[worker])
 
-    def behind_models(self, worker: int, at_s: float) -> float:
+    def report_arrives(self, worker: int, at_s: float) -> float:
+        """Return when a report arrives, at a time or behind what its rack's line has before it of models."""
+        return self._behind(("out of", self._rack[worker]), at_s)
+
+    def order_arrives(self, worker: int, at_s: float) -> float:
         """Return when an order reaches a worker, at a time or behind what comes before it of models."""
-        assert self._coming is not None
-        coming = [each for each in self._coming.pop(worker, []) if each.ends_s > at_s]
-        self._coming[worker] = coming
+        return self._behind(worker, self._behind(("into", self._rack[worker]), at_s))
+
+    def _behind(self, place: _Place, at_s: float) -> float:
+        if self._coming is None or place not in self._coming:
+            return at_s
+        coming = [each for each in self._coming.pop(place) if each.ends_s > at_s]
+        self._coming[place] = coming
         return max([at_s, *(each.precedes_s(at_s) for each in coming)])
 
     @property
@@ -209,7 +224,7 @@ class PeerLinks:
         state = {**busy, "arrivals": arrivals, "held_s": sorted(self._held_s.items()), "lines": lines}
         state["sent_s"] = self._sent_s
         if self._coming is not None:
-            state["coming"] = [[worker, *each] for worker, own in self._coming.items() for each in own]
+            state["coming"] = [[place, *each] for place, own in self._coming.items() for each in own]
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -219,6 +234,5 @@ class PeerLinks:
         self._held_s = dict(state.get("held_s", ()))
         self._sent_s = list(state.get("sent_s", self._sent_s))
         self._line_free = {(way, rack): free_s for way, rack, free_s in state.get("lines", ())}
-        for worker, *passage in state.get("coming", ()):
-            assert self._coming is not None
-            self._coming.setdefault(worker, []).append(_Passage(*passage))
+        for place, *passage in state.get("coming", ()):
+            self._note(place if isinstance(place, int) else tuple(place), _Passage(*passage))

@@ -59,7 +59,7 @@ class Reports:
     """No server, and messages that take time: reports to the coordinator, and its orders.
 
     A worker reports a step when it is done with whoever has met it meanwhile. Reports and orders are small,
-    but wait on a worker's link for the models that are on it.
+    but wait on a worker's link, and on the line of its rack, for the models that are on it.
     """
 
     def __init__(self, network: Network, peers: PeerLinks) -> None:
@@ -69,7 +69,7 @@ class Reports:
         """See `Links`."""
         # the network is asked in the order of `now`, whoever waits
         waits_s = self._peers.reports(worker, now) - now
-        return self._network.up(worker, 0, now) + waits_s
+        return self._peers.report_arrives(worker, self._network.up(worker, 0, now) + waits_s)
 
     def down(self, worker: int, num_bytes: float, now: float) -> float:
         """See `Links`."""
@@ -77,7 +77,7 @@ class Reports:
 
     def answer(self, worker: int, now: float) -> float:
         """See `Links`."""
-        return self._peers.behind_models(worker, self._network.down(worker, 0, now))
+        return self._peers.order_arrives(worker, self._network.down(worker, 0, now))
 
 
 class Transfers:
