@@ -141,7 +141,7 @@ def _lacks_own_model(action: Action, models: Collection[int]) -> bool:
 
 
 #: what stays of the part of a worker whose steps are void, and of its tensors the residual
-KEPT_WHEN_VOID = {"position", "used", "num_sent", "ready_s"}
+KEPT_WHEN_VOID = {"position", "used", "num_sent", "ready_s", "messages"}
 
 
 def _without(checkpoint: Checkpoint, void: Collection[int]) -> Checkpoint:

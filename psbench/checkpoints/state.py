@@ -169,6 +169,7 @@ class WorkerPart(_Declared):
     later_orders: list[dict[str, Any]] = Field(default_factory=list)
     num_sent: Count = 0
     ready_s: float | None = None
+    messages: Count = 0
 
 
 def _declared(kind: type) -> type[BaseModel]:

@@ -29,10 +29,10 @@ from psbench.errors import ParameterError
 #: fields with a number for each machine
 _PER_MACHINE = (
     *("bandwidth_mbit_s", "bandwidth_down_mbit_s", "latency_s", "server_bandwidth_mbit_s"),
-    *("peer_latency_s", "peer_pause_s"),
+    *("peer_latency_s", "peer_pause_s", "peer_message_s"),
 )
 #: those of them that a cluster need not have
-_OPTIONAL = ("bandwidth_down_mbit_s", "peer_latency_s", "peer_pause_s")
+_OPTIONAL = ("bandwidth_down_mbit_s", "peer_latency_s", "peer_pause_s", "peer_message_s")
 #: fields of a profile that a machine has
 _OF_MACHINE = ("speed", "memory_gb", "vcpu", "flavour")
 #: fields that clusters have had for a while only, written where they are used
@@ -40,7 +40,7 @@ _LATER = (
     *("throttles", "corruptions", "service", "link_time", "first_window_bytes", "paces_live_runs"),
     *("link_sharing", "cores", "achieved_rates", "costs"),
     *("workers_per_host", "host_bandwidth_mbit_s", "host_latency_s", "peer_latency_s"),
-    "peer_pause_s",
+    *("peer_pause_s", "peer_message_s"),
     *("racks", "rack_bandwidth_mbit_s", "rack_latency_s"),
 )
 
@@ -78,6 +78,9 @@ class Cluster(Part):
     peer_pause_s : float, list or None, seconds
         Each worker's part of what a model to another one pauses for, as TCP does for acknowledgements on a
         link that it does not know. A model that waits for its sender's link pauses meanwhile.
+    peer_message_s : float, list or None, seconds
+        Time for which each worker's process sends, or takes in, a message of another worker. It does so with
+        one message after another, and computes nothing meanwhile.
     server_bandwidth_mbit_s : float or list, megabits per second
         A server's link, shared by all workers, one for all servers or one each. With as little as one
         worker's link a single server would be the bottleneck of nearly every asynchronous run.
@@ -190,6 +193,9 @@ class Cluster(Part):
     )
     peer_pause_s: OfEachWorker | None = parameter(
         None, "a worker's part of the pauses of a model to another; none: no pauses", unit="s"
+    )
+    peer_message_s: OfEachWorker | None = parameter(
+        None, "time of a worker's process for each message to or from another; none: no time", unit="s"
     )
     racks: tuple[NonNegativeInt, ...] = parameter((), "rack of each worker, 0: the servers'; empty: no racks")
     rack_bandwidth_mbit_s: float = parameter(

@@ -111,11 +111,13 @@ class Network:
         self._links: list[SharedLink] = []
         self.share(shares or [1.0 / servers] * servers)
         self._latency, self._between = list(profile.latency_s), profile.between_s
+        self._ends = profile.ends_s
         self._hop = profile.server_latency_s if servers > 1 else 0.0
         self._workers_per_host = profile.workers_per_host
         self._host_rate = BYTES_PER_MBIT * profile.host_bandwidth_mbit_s
         self._host_latency = profile.host_latency_s
-        self._alike = not profile.racks and profile.peer_latency_s is None and len({*self._latency}) == 1
+        own = profile.peer_latency_s, profile.peer_message_s
+        self._alike = not profile.racks and own == (None, None) and len({*self._latency}) == 1
         self._equal = len(set(worker_rates)) == 1 and self._alike
         #: seconds of rings over links that differ, by bytes and workers, or groups of them
         self._rings: dict[tuple[Any, ...], float] = {}
@@ -310,38 +312,44 @@ class Network:
         """
         pieces, size = min(map(len, groups)), max(map(len, groups))
         within, between = num_bytes / pieces, num_bytes / (pieces * len(groups))
-        host_s = within / self._host_rate, self._host_latency
         if self._equal:
-            within_s = sum(host_s) if local else self.hop(within, groups[0])
+            host_s = within / self._host_rate + self._host_latency
+            within_s = host_s if local else self.hop(within, groups[0])
             return 2 * (size - 1) * within_s + 2 * (len(groups) - 1) * self.hop(between, groups[0])
         of = num_bytes, local, *map(tuple, groups)
         if of not in self._rings:
-            first = (
-                [Hops(group, *([each] * len(group) for each in host_s)) for group in groups]
-                if local
-                else self._at_once(groups, within)
-            )
             # the sum of a piece is with the member before its place
             across = [[group[(piece - 1) % len(group)] for group in groups] for piece in range(pieces)]
+            first = self._at_once(groups, within, local=local)
             self._rings[of] = two_levels_s(first, self._at_once(across, between), pieces)
         return self._rings[of]
 
-    def _at_once(self, rings: Sequence[Sequence[int]], num_bytes: float) -> list[Hops]:
-        """Return the hops of rings of workers that send pieces of so many bytes at the same time."""
+    def _at_once(
+        self, rings: Sequence[Sequence[int]], num_bytes: float, *, local: bool = False
+    ) -> list[Hops]:
+        """Return the hops of rings of workers that send pieces of so many bytes at the same time.
+
+        Those of `local` rings pass the links within hosts.
+        """
         hops = [[*zip(ring, [*ring[1:], ring[0]], strict=True)] for ring in rings]
         every = [hop for each in hops for hop in each]
-        achieved = self._achieves(num_bytes)
-        waits = 1 + 2 * extra_round_trips(num_bytes, self._window)
-        rates = iter(
-            [
+        if local:
+            rates, latencies = [self._host_rate] * len(every), [self._host_latency] * len(every)
+        else:
+            achieved = self._achieves(num_bytes)
+            waits = 1 + 2 * extra_round_trips(num_bytes, self._window)
+            rates = [
                 min(self._up_rates[one], self._down_rates[other], achieved, BYTES_PER_MBIT * over_lines)
                 for (one, other), over_lines in zip(every, self._rack_rates(every), strict=True)
             ]
+            latencies = [waits * self._between(*hop) for hop in every]
+        costs = iter(
+            [
+                (num_bytes / rate, latency + self._ends(*hop))
+                for hop, rate, latency in zip(every, rates, latencies, strict=True)
+            ]
         )
-        return [
-            Hops(ring, [num_bytes / next(rates) for _ in each], [waits * self._between(*hop) for hop in each])
-            for ring, each in zip(rings, hops, strict=True)
-        ]
+        return [Hops(ring, *zip(*(next(costs) for _ in ring), strict=True)) for ring in rings]
 
     def hosts(self, workers: Sequence[int]) -> list[int]:
         """Return the host of each worker."""

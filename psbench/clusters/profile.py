@@ -39,7 +39,7 @@ class Profile:
     memory_gb, vcpu, flavour : (num_workers,)
         Gigabytes; virtual CPUs, None where not known; what the machines are called, which may be empty.
     bandwidth_mbit_s, latency_s : (num_workers,)
-    bandwidth_down_mbit_s, peer_latency_s, peer_pause_s : (num_workers,) or None
+    bandwidth_down_mbit_s, peer_latency_s, peer_pause_s, peer_message_s : (num_workers,) or None
     server_bandwidth_mbit_s : float or (num_servers,)
     **others
         These and all others mean what the fields of these names mean in `Cluster`.
@@ -80,6 +80,7 @@ class Profile:
     host_latency_s: float = 5e-5
     peer_latency_s: tuple[float, ...] | None = None
     peer_pause_s: tuple[float, ...] | None = None
+    peer_message_s: tuple[float, ...] | None = None
     racks: tuple[int, ...] = ()
     rack_bandwidth_mbit_s: float = 10_000.0
     rack_latency_s: float = 0.0
@@ -95,7 +96,7 @@ class Profile:
         _each(where, "latency_s", self.latency_s, positive=False)
         _same_length(where, "bandwidth_down_mbit_s", self.down_mbit_s, len(self.speed))
         _each(where, "bandwidth_down_mbit_s", self.down_mbit_s, positive=True)
-        for key in ("peer_latency_s", "peer_pause_s"):
+        for key in ("peer_latency_s", "peer_pause_s", "peer_message_s"):
             if (own := getattr(self, key)) is not None:
                 _same_length(where, key, own, len(self.speed))
                 _each(where, key, own, positive=False)
@@ -133,6 +134,14 @@ class Profile:
     def pause_s(self, one: int, other: int) -> float:
         """Return the pause of a model on its way between two workers, in seconds."""
         return 0.0 if self.peer_pause_s is None else self.peer_pause_s[one] + self.peer_pause_s[other]
+
+    def message_s(self, worker: int) -> float:
+        """Return the time for which a worker sends, or takes in, a message of another one, in seconds."""
+        return 0.0 if self.peer_message_s is None else self.peer_message_s[worker]
+
+    def ends_s(self, one: int, other: int) -> float:
+        """Return the time that a message between two workers takes of them both, in seconds."""
+        return self.message_s(one) + self.message_s(other)
 
     def lines(self, one: int, other: int) -> list[tuple[str, int]]:
         """Return the lines that a message from one worker to another passes: out of a rack, into one."""

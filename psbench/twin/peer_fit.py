@@ -66,7 +66,8 @@ def fit_peers(found: Fit, measured: Sequence[Exchanges], model_bytes: int, decis
     if "peer_latency_s" in found.cluster:
         beyond_s = _beyond_s(found.cluster, model_bytes, whole_s - 2 * latest_s)
         own = make_cluster(with_beyond(found.cluster, beyond_s)).profile()
-        hop_s = float(np.mean([own.between_s(each, (each + 1) % workers) for each in range(workers)]))
+        ring = [(each, (each + 1) % workers) for each in range(workers)]
+        hop_s = float(np.mean([own.between_s(*hop) + own.ends_s(*hop) for hop in ring]))
     else:  # an order and its confirmation are taken to be as long as a message
         beyond_s, hop_s = 0.0, whole_s / (hops + 2)
         found.cluster["latency_s"] = found.cluster["server_latency_s"] = rounded(hop_s)

@@ -38,8 +38,13 @@ class Peers(NamedTuple):
 
 
 def with_beyond(cluster: Mapping[str, Any], beyond_s: float) -> dict[str, Any]:
-    """Return a cluster on which each message between workers takes so much more, half of it at each end."""
+    """Return a cluster on which each message between workers takes so much more, half of it at each end.
+
+    That is time of the workers' processes; if it is negative, the links have less latency.
+    """
     if "peer_latency_s" not in cluster:
         return dict(cluster)
+    if beyond_s > 0:
+        return {**cluster, "peer_message_s": beyond_s / 2}
     latencies = [max(0.0, each + beyond_s / 2) for each in cluster["peer_latency_s"]]
     return {**cluster, "peer_latency_s": latencies}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: global batches of a probe, and the batch of the second one as a share of the first's
 _BATCHES, _SMALLER = 60, 2
 #: how often each probe is run
-_TURNS = 2
+TURNS = 3
 #: load a core above which a profile says that other work kept this machine busy
 _BUSY = 0.5
 
@@ -80,7 +80,7 @@ def calibrate(
 ) -> Calibration:
     """Measure the machines of an experiment on Dask: short runs, and the links between workers.
 
-    All probes are run twice, in turns: by how much one run differs from the next belongs into bands. Each run
+    All probes are run three times, in turns: by how much one run differs from the next belongs into bands. Each run
     has a seed of its own, as emulated machines draw their steps from it.
 
     Parameters
@@ -103,7 +103,7 @@ def calibrate(
     """
     runs, load = list[Run](), os.getloadavg()[0] / (os.cpu_count() or 1)
     probes = probes_of(experiment, batches, with_peers=with_peers)
-    for number, probe in enumerate(_TURNS * probes):
+    for number, probe in enumerate(TURNS * probes):
         on_step(f"{probe.title}, {batches} batches of {probe.batch_size} samples")
         try:
             runs.append(run_experiment(with_stamps(probe.but(seed=probe.seed + number))))

@@ -114,8 +114,14 @@ def test_groups_over_links_that_differ_wait_for_the_slowest_pieces():
     # two quarters at a time share a line: 2 s each
     net = Network(Custom(**own, **racks, rack_latency_s=0.1).profile())
     assert net.two_levels(MB, groups, False) == pytest.approx(2.0 + 2 * (2.0 + 0.7) + (2.0 + 0.7))
-    net = Network(Custom(**own, host_bandwidth_mbit_s=80, host_latency_s=0.25).profile())
+    hosts = {"host_bandwidth_mbit_s": 80, "host_latency_s": 0.25}
+    net = Network(Custom(**own, **hosts).profile())
     assert net.two_levels(MB, groups, True) == pytest.approx(0.3 + (1.0 + 0.6) + (0.5 + 0.6) + 0.3)
+    # and what each message takes of the processes at its ends, 60 ms between 1 and 3 and 70 between 2 and 3
+    net = Network(Custom(**own, **hosts, peer_message_s=[0.01, 0.02, 0.03, 0.04]).profile())
+    assert net.two_levels(MB, groups, False) == pytest.approx(alone + 0.06 + 0.06 + 0.07)
+    between = (1.0 + 0.66) + (0.5 + 0.66)
+    assert net.two_levels(MB, groups, True) == pytest.approx((0.3 + 0.07) + between + (0.3 + 0.07))
 
 
 def test_a_ring_of_one_is_free():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import combinations
 from math import inf
 
@@ -29,6 +30,7 @@ OPTIONS = {
     "latencies that add up": {"peer_latency_s": [0.5, 0.0, 2.0]},
     "equal latencies that add up": {"peer_latency_s": [0.5] * WORKERS},
     "pauses": {"peer_pause_s": [0.25, 0.0, 0.125]},
+    "processes take time": {"peer_message_s": [0.5, 0.0, 0.125]},
     "latencies that vary": {"link_time": TRACE},
     "a window": {"first_window_bytes": 50_000},
     "small messages are slow": {"achieved_rates": [(0, 1.0), (200_000, 3.0), (400_000, 50.0)]},
@@ -102,6 +104,11 @@ class Defined:
             return longest
         parts, latency = self.options["peer_latency_s"], max(self.latency[one], self.latency[other])
         return longest * (parts[one] + parts[other]) / latency
+
+    def ends(self, one, other):
+        """Return what the processes of two workers take for a message between them."""
+        own = self.options.get("peer_message_s", [0.0] * WORKERS)
+        return own[one] + own[other]
 
     def lines(self, one, other):
         """Return the lines of racks between two workers, by direction."""
@@ -239,7 +246,7 @@ def pieces_go_round(by, alone, members, size, now):
         for place, (one, other) in enumerate(hops):
             over = [by.line / all_lines.count(line) for line in lines[one, other]]
             rate = min(by.rate(one, 0, now), by.rate(other, 1, now), alone.achieved(size / n), *over)
-            last = alone.between(one, other, size / n)
+            last = alone.between(one, other, size / n) + alone.ends(one, other)
             queued = came.get((place, step - 1), 0.0) - last if step else 0.0
             begins = max(came.get(((place - 1) % n, step - 1), 0.0), queued)
             came[place, step] = begins + size / n / rate + last
@@ -280,6 +287,11 @@ def test_reports_and_orders_wait_for_models_on_the_same_link():
         # half of each is there before 1.0, and half of the second has waited for the first
         assert [each.behind_models(2, at_s) for at_s in (0.25, 1.0, 1.75, 2.75)] == [0.25, 2.0, 2.5, 2.75]
         assert each.behind_models(1, 1.0) == 1.0
+    # a model's pauses come after its first bytes, which an order waits for, and the receiver's process later
+    busy = replace(profile, peer_pause_s=(0.25,) * WORKERS, peer_message_s=(0.125,) * WORKERS)
+    links = PeerLinks(busy, 1_000_000, beside_orders=True)
+    assert [links.send(0, 2, 0.0), links.send(1, 2, 0.0)] == [2.25, 3.25]
+    assert links.behind_models(2, 0.625 + 1.5 / 2) == 1.625 + 0.5
 
 
 @pytest.mark.parametrize("names", pairs(), ids=" + ".join)
@@ -293,8 +305,21 @@ def test_messages_between_workers_take_what_every_pair_of_options_says(names):
         rate = min(alone.rate(sender, 0, now), alone.rate(receiver, 1, now), alone.achieved(size))
         rate = min(rate, *(alone.line for _ in alone.lines(sender, receiver)), inf)
         waits, pauses = alone.between(sender, receiver, size), options.get("peer_pause_s", [0.0] * WORKERS)
-        links, pause = PeerLinks(profile, size), pauses[sender] + pauses[receiver]
-        assert links.send(sender, receiver, now) == pytest.approx(now + size / rate + waits + pause)
+        links, more = PeerLinks(profile, size), pauses[sender] + pauses[receiver]
+        more += alone.ends(sender, receiver)
+        assert links.send(sender, receiver, now) == pytest.approx(now + size / rate + waits + more)
+
+
+def test_a_process_sends_and_takes_in_one_model_after_another():
+    """Of 300 ms on a link and 500 ms of latency; worker 0 takes 500 ms for each, and worker 2 125 ms."""
+    _, profile = made(("processes take time",))
+    links = PeerLinks(profile, 300_000)
+    links.spread(0, 7, [1, 2], 1.0)
+    assert links.arrival(0, 7, 1, 1.0) == pytest.approx(1.0 + 0.5 + 0.3 + 0.5)
+    assert links.arrival(0, 7, 2, 1.0) == pytest.approx(1.0 + 2 * 0.5 + 0.3 + 0.5 + 0.125)
+    # of two that it would have at the same time, each alone, it has the second one 125 ms later
+    assert links.taken_in(2, [4.0, 4.0, 3.0]) == 4.125
+    assert links.taken_in(2, []) == links.process_s(1, 3) == 0.0
 
 
 def test_messages_that_are_all_known_end_as_one_by_one():

@@ -1,5 +1,6 @@
 """Runs without a server: what they equal, how long they take, what is refused, checkpoints."""
 
+import numpy as np
 import pytest
 import torch
 from toybox import at_night
@@ -138,6 +139,16 @@ def test_a_model_that_is_sent_first_travels_while_its_worker_computes():
         for name in ("d_psgd", "d_psgd_step_first")
     }
     assert times["d_psgd"] < times["d_psgd_step_first"]
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "d_psgd_step_first"])
+def test_a_process_that_sends_and_takes_in_models_computes_later(name):
+    """A step of 1 s, and two models to send and two to take in, of .25 s each: one after another."""
+    machines = {"workers": 4, "latency_s": 0.0, "bandwidth_mbit_s": 1e12, "peer_message_s": 0.25}
+    steps = {"step_time": "constant", "seconds_per_step": 1.0, "seconds_per_sample": 1e-12}
+    given = {"cluster": {**machines, **steps}, "timing_only": True, "stop": {"updates": 40}}
+    log = ps.run(ps.Experiment(strategy=name, **given)).log.of_kind(Kind.PUSH)
+    assert np.diff(log["time_s"][log["worker"] == 1]) == pytest.approx(1.0 + 4 * 0.25)
 
 
 # -------------------------------------------------------------------- refusals

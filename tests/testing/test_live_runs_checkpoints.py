@@ -340,7 +340,7 @@ def test_who_has_no_place_when_a_run_goes_on_at_its_end_is_lost() -> None:
 
 
 def test_the_part_of_a_worker_that_waits_has_what_outlasts_its_steps() -> None:
-    lasting = {"position": [8, 2, 0, 0, 0], "used": 2, "num_sent": 3, "ready_s": 1.5}
+    lasting = {"position": [8, 2, 0, 0, 0], "used": 2, "num_sent": 3, "ready_s": 1.5, "messages": 2}
     state = lasting | {"loop": {}, "since": "release"}
     tensors = dict.fromkeys(("residual", "selection/taken_at", "model/parameters", "held"), torch.zeros(1))
     kept = checkpointing._as_of_release(WorkerPart(state, tensors))

@@ -35,7 +35,7 @@ from psbench.twin.forecast import predict
 from psbench.twin.links import MeasuredLinks
 from psbench.twin.measures import measures_of
 from psbench.twin.predictions import Predicted
-from psbench.twin.probe import measured_links, probes_of, with_stamps
+from psbench.twin.probe import TURNS, measured_links, probes_of, with_stamps
 from psbench.twin.recording import DIGITS, Recorded, emulated
 from tests.twin.networks import NETWORKS, SCHEDULER, cluster
 
@@ -84,7 +84,8 @@ def record_fit(name: str, folder: Path, again: bool) -> None:
     if "fit" in found.runs and (folder / "diagnosis.json").exists() and not again:
         return
     found.load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    probes = [each.but(seed=seed) for seed, each in enumerate(2 * probes_of(experiment, with_peers=True))]
+    every = TURNS * probes_of(experiment, with_peers=True)
+    probes = [each.but(seed=seed) for seed, each in enumerate(every)]
     runs = []
     for number, probe in enumerate(probes, 1):
         say(f"{name}: probe {number} of {len(probes)}, {probe.title}")

@@ -61,6 +61,10 @@ class WorkersExchange:
     def began(self, worker: int, version: int, at_s: float) -> None:
         """Record that a worker starts from a version."""
 
+    def free_s(self, worker: int, at_s: float) -> float:
+        """Return when a worker that was released at a time is free for its step."""
+        return at_s
+
     def computes(self, worker: int, ends_s: float) -> None:
         """Record that a worker has begun a step, and when it ends if nothing delays it."""
 

@@ -57,6 +57,7 @@ class PeerExchange(WorkersExchange):
         self._searched_from = _SMALL  #: so many of these, or of their arrivals, are searched for old ones
         self._mixed: dict[int, ModelVectors] = {}  #: models that their workers are released with
         self._ready_s: dict[int, float] = {}  #: when those have arrived
+        self._messages: dict[int, int] = {}  #: how many messages they take
         self._began_from: dict[int, Tensor] = {}  #: models that steps under way began from
         self._versions: dict[int, int] = {}  #: of each worker, as far as exchanges are performed
 
@@ -112,7 +113,9 @@ class PeerExchange(WorkersExchange):
             times = [self._met(worker, other, now) for other in others]
         else:
             times = [self._links.send(other, worker, now) for other in others]
-        return max([now, *times])
+        # a pair's worker sends its own model, too
+        self._messages[worker] = len(times) if mix.sent or mix.push < 0 else 2 * len(times)
+        return max(now, self._links.taken_in(worker, times))
 
     def _met(self, worker: int, other: int, now: float) -> float:
         """Return when a worker has the model of a partner, which has the worker's."""
@@ -145,7 +148,9 @@ class PeerExchange(WorkersExchange):
 
     def ready_s(self, worker: int, reaches_s: float) -> float:
         """Return when the worker's mixture is complete."""
-        return max(reaches_s, self._ready_s.pop(worker, reaches_s))
+        own_s = self._links.process_s(worker, self._messages.pop(worker, 0))
+        taken_s = max(reaches_s, self._links.sent_s(worker)) + own_s
+        return max(taken_s, self._ready_s.pop(worker, taken_s))
 
     def model(self, release: act.Release) -> ModelVectors | tuple[()]:
         """Return the worker's mixture; None if it continues from its own model after a cancelled step."""
@@ -166,6 +171,10 @@ class PeerExchange(WorkersExchange):
         if self._sends_first:
             own = (model.parameters.clone(), model.buffers.clone()) if self._computes else None
             self._send_model(worker, version, own, at_s)
+
+    def free_s(self, worker: int, at_s: float) -> float:
+        """Return when the worker has sent its model, if it does so before its step."""
+        return max(at_s, self._links.sent_s(worker))
 
     def computes(self, worker: int, ends_s: float) -> None:
         """Record when a step ends, for whoever meets the worker meanwhile."""
@@ -193,8 +202,8 @@ class PeerExchange(WorkersExchange):
 
     def leave(self, worker: int) -> None:
         """Remove a worker; if it returns, it starts from another worker's model."""
-        own = self._models, self._mixed, self._ready_s, self._began_from, self._computes_until
-        for held in (*own, self._mixer.states):
+        own = self._models, self._mixed, self._ready_s, self._messages, self._began_from
+        for held in (*own, self._computes_until, self._mixer.states):
             held.pop(worker, None)
         for key in [key for key in self._sent if key[0] == worker]:
             del self._sent[key]
@@ -221,7 +230,8 @@ class PeerExchange(WorkersExchange):
                 tensors |= {f"sent/{version}/parameters": model[0], f"sent/{version}/buffers": model[1]}
         if (state := self._mixer.states.get(worker)) is not None:
             tensors |= named("mixing/", state.tensors())
-        return tensors, {"ready_s": self._ready_s.get(worker)}
+        pending = {"ready_s": self._ready_s.get(worker), "messages": self._messages.get(worker, 0)}
+        return tensors, pending
 
     def restore(self, worker: int, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Restore the state from `checkpoint`, except the model."""
@@ -235,3 +245,4 @@ class PeerExchange(WorkersExchange):
         self._versions[worker] = self._resources.view.workers[worker].version
         if plain.get("ready_s") is not None:
             self._ready_s[worker] = plain["ready_s"]
+            self._messages[worker] = plain.get("messages", 0)

@@ -38,7 +38,8 @@ class PeerLinks:
     A message leaves when its sender's link up is free, passes at the slower of the two rates, or at what its
     size achieves, and arrives the latency between the two later, as often as its window has it wait. It comes
     later by its pauses but for those that pass while it waits to leave. A receiver's link down, and the line
-    of a rack, are not shared by two at once either. Call in the order of `now`.
+    of a rack, are not shared by two at once either. The processes at both ends take their time for each
+    message, one after another. Call in the order of `now`.
 
     Parameters
     ----------
@@ -72,27 +73,46 @@ class PeerLinks:
         self._coming: dict[int, list[_Passage]] | None = {} if beside_orders else None
         #: when what a worker sent at a version reaches whom: seconds by (sender, version, receiver)
         self._arrivals: dict[tuple[int, int, int], float] = {}
+        #: until when each worker's process sends its model
+        self._sent_s = [0.0] * len(self._up_s)
         #: until when workers that were met wait for the other's model, before they report their step
         self._held_s: dict[int, float] = {}
 
     def send(self, sender: int, receiver: int, now: float) -> float:
-        """Return the arrival time in seconds of a model that is sent now."""
+        """Return when a receiver has taken in a model that is sent now; seconds."""
         self._advance(now)
-        begins = max(now, self._up_free[sender])
+        leaves = now + self._profile.message_s(sender)
+        begins = max(leaves, self._up_free[sender])
         self._up_free[sender] = begins + self._up_s[sender]
         passed = begins + max(self._up_s[sender], self._down_s[receiver], self._alone_s)
         for line in self._profile.lines(sender, receiver):
             passed = max(passed, begins + self._line_s, self._line_free.get(line, 0.0) + self._line_s)
             self._line_free[line] = passed
-        pauses_s = max(0.0, self._profile.pause_s(sender, receiver) - (begins - now))
-        latency_s = self._waits * self._profile.between_s(sender, receiver) + pauses_s
-        served, within_s = max(begins, self._down_free[receiver]), max(self._up_s[sender], self._alone_s)
+        pauses_s = max(0.0, self._profile.pause_s(sender, receiver) - (begins - leaves))
+        latency_s = self._waits * self._profile.between_s(sender, receiver)
+        served = max(begins, self._down_free[receiver])
+        within_s = max(self._up_s[sender], self._alone_s) + pauses_s
         passed = max(passed, self._down_free[receiver] + self._down_s[receiver])
         self._down_free[receiver] = passed
         if self._coming is not None:
             passage = _Passage(begins + latency_s, within_s, served + latency_s, self._down_s[receiver])
             self._coming.setdefault(receiver, []).append(passage)
-        return passed + latency_s
+        return passed + latency_s + pauses_s + self._profile.message_s(receiver)
+
+    def taken_in(self, worker: int, times: Iterable[float]) -> float:
+        """Return when a worker has taken in models that it would have at these times, each alone; seconds."""
+        own_s, ends_s = self._profile.message_s(worker), 0.0
+        for time_s in sorted(times):
+            ends_s = max(ends_s + own_s, time_s)
+        return ends_s
+
+    def sent_s(self, worker: int) -> float:
+        """Return until when a worker sends, or has sent, its model, in seconds."""
+        return self._sent_s[worker]
+
+    def process_s(self, worker: int, messages: int) -> float:
+        """Return the time for which a worker sends or takes in so many messages, in seconds."""
+        return messages * self._profile.message_s(worker)
 
     def ring(self, workers: Sequence[int], now: float) -> float:
         """Return when workers have added up their models in a ring, seconds; see `Network.ring`.
@@ -113,7 +133,8 @@ class PeerLinks:
             max(self._up_s[one] / size, self._down_s[other] / size, alone_s, line_s)
             for (one, other), line_s in zip(hops, lines, strict=True)
         ]
-        ends = begins + ring_s(passes, [waits * self._profile.between_s(*hop) for hop in hops])
+        between, of_ends = self._profile.between_s, self._profile.ends_s
+        ends = begins + ring_s(passes, [waits * between(*hop) + of_ends(*hop) for hop in hops])
         for worker in workers:
             self._up_free[worker] = self._down_free[worker] = ends
         return ends
@@ -132,9 +153,11 @@ class PeerLinks:
         return 1 + 2 * extra_round_trips(num_bytes, self._profile.first_window_bytes)
 
     def spread(self, sender: int, version: int, receivers: Iterable[int], now: float) -> None:
-        """Send the model of a version to these workers."""
-        for receiver in receivers:
-            self._arrivals[sender, version, receiver] = self.send(sender, receiver, now)
+        """Send the model of a version to these workers, one after another."""
+        for place, receiver in enumerate(receivers):
+            begins_s = now + self.process_s(sender, place)
+            self._arrivals[sender, version, receiver] = self.send(sender, receiver, begins_s)
+            self._sent_s[sender] = begins_s + self.process_s(sender, 1)
 
     def arrival(self, sender: int, version: int, receiver: int, now: float) -> float:
         """Return and forget a model's arrival time; a model not yet sent (to a newcomer) is sent now."""
@@ -150,7 +173,8 @@ class PeerLinks:
 
         The other one waits for the worker's, too; see `goes_on`.
         """
-        self._held_s[other] = max(other_from_s, self.send(worker, other, from_s))
+        done_s = other_from_s + self.process_s(other, 2)
+        self._held_s[other] = max(done_s, self.send(worker, other, from_s))
         return self.send(other, worker, other_from_s)
 
     def goes_on(self, worker: int, now: float) -> float:
@@ -183,6 +207,7 @@ class PeerLinks:
         busy = {"up_free_s": self._up_free, "down_free_s": self._down_free}
         lines = [[*line, free_s] for line, free_s in sorted(self._line_free.items())]
         state = {**busy, "arrivals": arrivals, "held_s": sorted(self._held_s.items()), "lines": lines}
+        state["sent_s"] = self._sent_s
         if self._coming is not None:
             state["coming"] = [[worker, *each] for worker, own in self._coming.items() for each in own]
         return state
@@ -192,6 +217,7 @@ class PeerLinks:
         self._up_free, self._down_free = list(state["up_free_s"]), list(state["down_free_s"])
         self._arrivals = {(s, version, r): at_s for s, version, r, at_s in state["arrivals"]}
         self._held_s = dict(state.get("held_s", ()))
+        self._sent_s = list(state.get("sent_s", self._sent_s))
         self._line_free = {(way, rack): free_s for way, rack, free_s in state.get("lines", ())}
         for worker, *passage in state.get("coming", ()):
             assert self._coming is not None

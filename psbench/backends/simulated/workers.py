@@ -140,7 +140,7 @@ class Workers:
             self._queue.schedule(reaches_s, number, arrival)
         else:  # it waits for this and nothing else can reach it first
             self._take(arrival, reaches_s)
-            self._begin(worker, reaches_s, now)
+            self._begin(worker, self.exchange.free_s(number, reaches_s), now)
         return None
 
     def follows_release(self, event: Any, time: float, reaches_s: float) -> bool:

@@ -32,7 +32,7 @@ def calibrate_command(
         "profile.yaml"
     ),
 ) -> int:
-    """Measure machines by short live runs (BSP, ASP with half the batch, and All-Reduce, twice each).
+    """Measure machines by short live runs (BSP, ASP with half the batch, and All-Reduce, three times each).
 
     A cluster is fitted to them.
 
