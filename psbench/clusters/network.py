@@ -9,7 +9,7 @@ from typing import Any
 
 from psbench.clusters.link_times import LinkTimes
 from psbench.clusters.profile import Profile
-from psbench.clusters.ring import ring_s
+from psbench.clusters.ring import Hops, ring_s, two_levels_s
 from psbench.clusters.shared_link import SharedLink
 from psbench.errors import ParameterError
 
@@ -119,8 +119,8 @@ class Network:
         own = profile.peer_latency_s, profile.peer_message_s
         self._alike = not profile.racks and own == (None, None) and len({*self._latency}) == 1
         self._equal = len(set(worker_rates)) == 1 and self._alike
-        #: seconds of rings over links that differ, by bytes and workers
-        self._rings: dict[tuple[float, tuple[int, ...]], float] = {}
+        #: seconds of rings over links that differ, by bytes and workers, or groups of them
+        self._rings: dict[tuple[Any, ...], float] = {}
         self._up_free = self._down_free = self._carried = 0.0
         self._achieved, self._window = profile.achieved_rates, profile.first_window_bytes
         self._times = times
@@ -295,37 +295,61 @@ class Network:
             return 2 * (n - 1) * self.hop(num_bytes / n, workers)
         of = num_bytes, tuple(workers)
         if of not in self._rings:
-            hops = [*zip(workers, [*workers[1:], workers[0]], strict=True)]
-            piece, achieved = num_bytes / n, self._achieves(num_bytes / n)
-            waits = 1 + 2 * extra_round_trips(piece, self._window)
-            rates = [
-                min(self._up_rates[one], self._down_rates[other], achieved, BYTES_PER_MBIT * over_lines)
-                for (one, other), over_lines in zip(hops, self._rack_rates(hops), strict=True)
-            ]
-            self._rings[of] = ring_s(
-                [piece / rate for rate in rates],
-                [waits * self._between(*hop) + self._ends(*hop) for hop in hops],
-            )
+            (ring,) = self._at_once([workers], num_bytes / n)
+            self._rings[of] = ring_s(ring.passes_s, ring.latencies_s)
         return self._rings[of]
 
     def two_levels(self, num_bytes: float, groups: Sequence[Sequence[int]], local: bool) -> float:
         """Return the seconds of an All-Reduce in rings of groups, and in rings between groups.
 
         2 (k - 1) rounds within groups of bytes / m, with the k workers of the largest group and the m of the
-        smallest, and 2 (g - 1) rounds of bytes / (m g) between g groups. If groups are `local`, each on one
-        host, the first ones pass over its links.
+        smallest, and 2 (g - 1) rounds of bytes / (m g) between g groups; over links that differ as in `ring`.
+        If groups are `local`, each on one host, the first ones pass over its links.
 
         Source
         ------
         Sergeev and Del Balso (2018), as Horovod does it since; Mikami et al. (2018), 2D-Torus.
         """
         pieces, size = min(map(len, groups)), max(map(len, groups))
-        workers = [worker for group in groups for worker in group]
-        within = self.hop(num_bytes / pieces, workers)
+        within, between = num_bytes / pieces, num_bytes / (pieces * len(groups))
+        if self._equal:
+            host_s = within / self._host_rate + self._host_latency
+            within_s = host_s if local else self.hop(within, groups[0])
+            return 2 * (size - 1) * within_s + 2 * (len(groups) - 1) * self.hop(between, groups[0])
+        of = num_bytes, local, *map(tuple, groups)
+        if of not in self._rings:
+            # the sum of a piece is with the member before its place
+            across = [[group[(piece - 1) % len(group)] for group in groups] for piece in range(pieces)]
+            first = self._at_once(groups, within, local=local)
+            self._rings[of] = two_levels_s(first, self._at_once(across, between), pieces)
+        return self._rings[of]
+
+    def _at_once(
+        self, rings: Sequence[Sequence[int]], num_bytes: float, *, local: bool = False
+    ) -> list[Hops]:
+        """Return the hops of rings of workers that send pieces of so many bytes at the same time.
+
+        Those of `local` rings pass the links within hosts.
+        """
+        hops = [[*zip(ring, [*ring[1:], ring[0]], strict=True)] for ring in rings]
+        every = [hop for each in hops for hop in each]
         if local:
-            within = num_bytes / pieces / self._host_rate + self._host_latency
-        between = self.hop(num_bytes / (pieces * len(groups)), workers)
-        return 2 * (size - 1) * within + 2 * (len(groups) - 1) * between
+            rates, latencies = [self._host_rate] * len(every), [self._host_latency] * len(every)
+        else:
+            achieved = self._achieves(num_bytes)
+            waits = 1 + 2 * extra_round_trips(num_bytes, self._window)
+            rates = [
+                min(self._up_rates[one], self._down_rates[other], achieved, BYTES_PER_MBIT * over_lines)
+                for (one, other), over_lines in zip(every, self._rack_rates(every), strict=True)
+            ]
+            latencies = [waits * self._between(*hop) for hop in every]
+        costs = iter(
+            [
+                (num_bytes / rate, latency + self._ends(*hop))
+                for hop, rate, latency in zip(every, rates, latencies, strict=True)
+            ]
+        )
+        return [Hops(ring, *zip(*(next(costs) for _ in ring), strict=True)) for ring in rings]
 
     def hosts(self, workers: Sequence[int]) -> list[int]:
         """Return the host of each worker."""

@@ -31,7 +31,7 @@ _REPRODUCED, _UNEQUAL = 0.25, 3.0
 class Kind(NamedTuple):
     """A kind of probe."""
 
-    title: str
+    strategy: str
     workers: int
     batch_size: int
     updates: float
@@ -123,7 +123,7 @@ def not_reproduced(probes: Sequence[BesideTwins], fitted: Mapping[str, Fitted]) 
         return ""
     worst = max(failed, key=lambda each: abs(float(each.apart.mean())))
     experiment = worst.runs[0].experiment
-    what = f"{experiment.title} with batches of {experiment.batch_size} samples"
+    what = f"{experiment.strategy.name} with batches of {experiment.batch_size} samples"
     return (
         f"the profile does not reproduce its own probes: {what} takes {percent(worst.error, 0, '+')} on the "
         f"fitted cluster; likely reason: {_reason(worst, fitted)}"
@@ -172,7 +172,7 @@ def between_sizes(runs: Sequence[Run], workers: int, cluster_of: ClusterOf) -> f
 def kind_of(run: Run) -> Kind:
     """Return what repeats of a probe have in common."""
     own = run.experiment
-    return Kind(own.title, own.num_workers, own.batch_size, float(last_version(run.log)[0]))
+    return Kind(str(own.strategy.name), own.num_workers, own.batch_size, float(last_version(run.log)[0]))
 
 
 def kinds_of(runs: Sequence[Run]) -> list[list[Run]]:

@@ -195,7 +195,7 @@ class Calibration:
         costs = runs[0].experiment.cluster.costs
         priced = {} if costs is None else {"costs": costs.facts(found.cluster["workers"])}
         limits = min(int(each.min()) for each in samples), max(int(each.max()) for each in samples)
-        strategies = ", ".join(f"{run.experiment.title} ({len(run.log)} rows)" for run in runs)
+        strategies = ", ".join(f"{run.experiment.strategy.name} ({len(run.log)} rows)" for run in runs)
         measured = cls(
             cluster={**found.cluster, **priced},
             workers=found.cluster["workers"],
@@ -244,7 +244,7 @@ class Calibration:
                 f"beside seeds ({free} free)"
             )
             remarks += [
-                f"probes: {each.runs[0].experiment.title} without its own messages in the fit: "
+                f"probes: {each.runs[0].experiment.strategy.name} without its own messages in the fit: "
                 f"{percent(each.error, 1, '+')}"
                 for each in left_out
             ]

@@ -93,12 +93,13 @@ def _on_cores(
     found.remarks += in_words(known, cost_s())
     cores = cores_of(known)
     pairs = zip(stamps, measured, strict=True)
-    alone = [None if own is None else with_cpu_times(own, each) for own, each in pairs]
-    if not cores.value or any(each is None for each in alone):
+    # steps of runs without stamps have waited for cores, and are left out
+    alone = [with_cpu_times(own, each) for own, each in pairs if own is not None]
+    stamped = [each for each in alone if each is not None]
+    if not cores.value or len(stamped) < len(alone):
         found.unknown.append(f"cores: {cores.why or 'stamps and logs are not of the same pushes'}")
         return measured
     found.cluster["cores"] = rounded(cores.value)
-    stamped = [each for each in alone if each is not None]
     found.fitted["cores"] = Fitted(*cores[:3], f"{sum(map(len, stamped))} steps")
     return stamped
 

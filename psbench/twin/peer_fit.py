@@ -15,10 +15,11 @@ from scipy.optimize import brentq
 
 from psbench.arrays import Doubles
 from psbench.clusters import Network, make_cluster
-from psbench.core.collective import Collective, Jobs
+from psbench.core.collective import Collective, Jobs, ServerSums, Shares
 from psbench.core.peer_to_peer import PeerToPeer
+from psbench.core.strategy import Strategy
 from psbench.results.run import Run
-from psbench.twin.codecs import mean_and_width
+from psbench.twin.codecs import NO_CODEC, codec_of, mean_and_width
 from psbench.twin.exchanges import SHORTEST_S, Exchanges, as_quick_both_ways
 from psbench.twin.fitted import HOP, Fit, Fitted, rounded
 from psbench.twin.peers import Peers, with_beyond
@@ -37,9 +38,16 @@ def has_server(run: Run) -> bool:
 
 
 def adds_up(run: Run) -> bool:
-    """Return whether a run's workers add up their vectors among themselves."""
-    placements = [each.placement for each in run.experiment.strategy.compositions]
-    return all(isinstance(each, Collective) and not isinstance(each, Jobs) for each in placements)
+    """Return whether a run's workers add up whole vectors in one ring."""
+    return all(_is_one_ring(each) for each in run.experiment.strategy.compositions)
+
+
+def _is_one_ring(composition: Strategy) -> bool:
+    placement = composition.placement
+    if not isinstance(placement, Collective) or isinstance(placement, (Jobs, ServerSums, Shares)):
+        return False
+    is_whole = codec_of(composition) == NO_CODEC and not composition.aggregation.exchanges
+    return is_whole and not placement.has_groups
 
 
 def fit_peers(found: Fit, measured: Sequence[Exchanges], model_bytes: int, decision_s: float) -> None:
@@ -58,8 +66,8 @@ def fit_peers(found: Fit, measured: Sequence[Exchanges], model_bytes: int, decis
     if "peer_latency_s" in found.cluster:
         beyond_s = _beyond_s(found.cluster, model_bytes, whole_s - 2 * latest_s)
         own = make_cluster(with_beyond(found.cluster, beyond_s)).profile()
-        ways = [(each, (each + 1) % workers) for each in range(workers)]
-        hop_s = float(np.mean([own.between_s(*way) + own.ends_s(*way) for way in ways]))
+        ring = [(each, (each + 1) % workers) for each in range(workers)]
+        hop_s = float(np.mean([own.between_s(*hop) + own.ends_s(*hop) for hop in ring]))
     else:  # an order and its confirmation are taken to be as long as a message
         beyond_s, hop_s = 0.0, whole_s / (hops + 2)
         found.cluster["latency_s"] = found.cluster["server_latency_s"] = rounded(hop_s)

@@ -37,8 +37,9 @@ def write_report(found: Validation, path: Path) -> Path:
         "twin.html",
         title="Live runs and their twins",
         abstract=[
-            f"Load before: {found.load:.2f} a core; {found.seconds:.0f} s of live runs. Waiting in points of "
-            "a hundred, staleness as Wasserstein distance in versions."
+            f"Load before: {found.load:.2f} a core; {found.seconds:.0f} s of live runs; "
+            f"{found.fit_in_words}. Waiting in points of a hundred, staleness as Wasserstein distance in "
+            "versions."
         ],
         cells=(list(_HEADINGS), [_cells(cell, found) for cell in found.cells]),
         verdicts=[*found.verdicts(), *(f"not obtained: {n}: {why}" for n, why in found.failed.items())],

@@ -48,7 +48,8 @@ def probes_of(
             f"calibrate: half of batch_size {experiment.batch_size} cannot be shared by {workers} workers; "
             f"give at least {2 * workers}"
         )
-    common: dict[str, Any] = {"backend": "dask", "evaluate_every": 1e6, "checkpoint_every": None}
+    # called by their strategies, and not by the name of the experiment that they measure
+    common: dict[str, Any] = {"name": "", "backend": "dask", "evaluate_every": 1e6, "checkpoint_every": None}
     barrier = experiment.but(strategy="bsp", stop={"updates": batches}, **common)
     none = experiment.but(strategy="asp", batch_size=smaller, stop={"updates": batches * workers}, **common)
     probes = [barrier, none]

@@ -68,7 +68,7 @@ class Recorded:
     Attributes
     ----------
     runs : dict of name to list of Run
-        `fit/4`: probes; `live/ssp`: repeats; `fit of 2/2` and `of 8/ssp`: of two kinds of machines.
+        `fit`: probes; `live/ssp`: repeats; `fit of 2/2` and `of 8/ssp`: of two kinds of machines.
     failed : dict of name to str
         Why runs were not obtained.
     load : float
@@ -214,7 +214,7 @@ class _Recorder:
         found.load = os.getloadavg()[0] / (os.cpu_count() or 1)
         experiment = self._given or emulated(sizes.workers)
         # before and after the others: a machine whose load changes is measured as it was on average
-        self._probe("fit", experiment)
+        self._probe("fit", experiment, with_peers=True)
         if self._given is not None and experiment.num_workers > 1 and "fit" in found.runs:
             self._say("links between workers")
             model_bytes = found.runs["fit"][0].meta["model_bytes"]
@@ -222,7 +222,7 @@ class _Recorder:
         for _ in range(sizes.repeats):
             for name in (*FITTED, *LEFT_OUT):
                 self._live(f"live/{name}", planned(experiment, name, sizes.batches))
-        self._probe("fit", experiment)
+        self._probe("fit", experiment, with_peers=True)
         if self._given is None and sizes.scaled:
             *few, many = sizes.scaled
             for _ in range(sizes.repeats):
@@ -236,8 +236,8 @@ class _Recorder:
             found.save_facts(self._folder)
         return found
 
-    def _probe(self, name: str, experiment: Experiment) -> None:
-        for probe in probes_of(experiment, self._sizes.batches):
+    def _probe(self, name: str, experiment: Experiment, *, with_peers: bool = False) -> None:
+        for probe in probes_of(experiment, self._sizes.batches, with_peers=with_peers):
             self._live(name, with_stamps(probe))
 
     def _live(self, name: str, experiment: Experiment) -> None:

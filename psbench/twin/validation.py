@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,7 +21,8 @@ from psbench.runs.execution import run as run_experiment
 from psbench.twin.calibration import Calibration
 from psbench.twin.exchanges import last_version, relative_error
 from psbench.twin.measures import NO_PREDICTION, Band, Measures, measures_of
-from psbench.twin.recording import DIGITS, FITTED, Recorded
+from psbench.twin.peer_fit import adds_up
+from psbench.twin.recording import DIGITS, Recorded
 from psbench.twin.replayed import played_again, without_gradients
 
 #: a row is right if its error is below this share, or below this many times the noise
@@ -89,6 +91,8 @@ class Validation:
 
     Attributes
     ----------
+    fitted : dict of strategy to int
+        How many of its runs the cluster was fitted to.
     replays : dict of name to float
         (a): error of a run that is played again with its own times.
     cells : list of LiveAndTwin
@@ -97,6 +101,7 @@ class Validation:
         A live run and its twin, for pictures.
     """
 
+    fitted: dict[str, int] = field(default_factory=dict)
     replays: dict[str, float] = field(default_factory=dict)
     cells: list[LiveAndTwin] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -106,7 +111,7 @@ class Validation:
 
     def __str__(self) -> str:
         """Return the table and its conclusions as text."""
-        lines = [f"load before: {self.load:.2f} a core; it took {self.seconds:.0f} s", ""]
+        lines = [f"load before: {self.load:.2f} a core; it took {self.seconds:.0f} s", self.fit_in_words, ""]
         lines += [
             f"(a) {name}: with its own times {percent(error, 3, '+')}" for name, error in self.replays.items()
         ]
@@ -117,12 +122,19 @@ class Validation:
     def plain(self) -> dict[str, Any]:
         """Return the validation as plain data."""
         cells = [each._asdict() | {"allowed": self.allowed(each)} for each in self.cells]
-        return {"load": self.load, "seconds": self.seconds, "replays": self.replays, "cells": cells} | {
+        facts = {"load": self.load, "seconds": self.seconds, "fitted": self.fitted, "replays": self.replays}
+        return facts | {
+            "cells": cells,
             "failed": self.failed,
             "noise_floor": self.noise_floor,
             "winner": self.winners(),
             "verdicts": [*self.verdicts()],
         }
+
+    @property
+    def fit_in_words(self) -> str:
+        """The runs that the cluster was fitted to."""
+        return f"fitted to runs of: {', '.join(f'{name} ({n})' for name, n in self.fitted.items())}"
 
     @property
     def noise_floor(self) -> float:
@@ -249,13 +261,13 @@ class _Validator:
 
     def validate(self) -> Validation:
         found, runs = self._found, self._recorded.runs
-        calibration = Calibration.of(runs["fit"], self._recorded.links)
-        for key, live in runs.items():
-            kind, _, name = key.partition("/")
-            if kind == "live":
-                self._replay(name, live)
-                part = "b" if name in FITTED else "c"
-                found.cells.append(self._cell(part, name, live, calibration))
+        fitted, repeats = self._fitted()
+        calibration = Calibration.of(fitted, self._recorded.links)
+        found.fitted = Counter(str(run.experiment.strategy.name) for run in fitted)
+        for name, live in repeats.items():
+            self._replay(name, live)
+            part = "b" if live[0].experiment.strategy.name in found.fitted else "c"
+            found.cells.append(self._cell(part, name, live, calibration))
         fits = {key: own for key, own in runs.items() if key.startswith("fit of ")}
         few = [
             Calibration.of(own, others=[run for each in fits if each != key for run in fits[each]])
@@ -270,6 +282,20 @@ class _Validator:
                     more = fewer.of_workers(workers)
                     found.cells.append(self._cell("d", label, live, more))
         return found
+
+    def _fitted(self) -> tuple[list[Run], dict[str, list[Run]]]:
+        """Return the runs to fit, and the live repeats to predict.
+
+        Where no probe was an All-Reduce, the first live repeat of one is fitted, if others are left.
+        """
+        runs = self._recorded.runs
+        fitted = list(runs["fit"])
+        live = {key.removeprefix("live/"): own for key, own in runs.items() if key.startswith("live/")}
+        summed = [name for name, own in live.items() if len(own) > 1 and adds_up(own[0])]
+        if summed and not any(map(adds_up, fitted)):
+            first, *live[summed[0]] = live[summed[0]]
+            fitted.append(first)
+        return fitted, live
 
     def _replay(self, name: str, runs: Sequence[Run]) -> None:
         try:

@@ -100,6 +100,30 @@ def test_two_levels_cost_what_their_rounds_do():
     assert net.two_levels(MB, [[0, 1, 2], [3]], local=True) == pytest.approx(uneven)
 
 
+def test_groups_over_links_that_differ_wait_for_the_slowest_pieces():
+    """Two groups of two: halves within them, quarters between them, and halves again.
+
+    Worker 3 sends at 0.25 MB/s. Its first half and its first quarter follow each other; worker 1 adds to that
+    quarter and sends it back; then worker 3 hands its half of the sum to worker 2.
+    """
+    own = {"bandwidth_mbit_s": [8, 4, 8, 2], "bandwidth_down_mbit_s": 80}
+    own |= {"peer_latency_s": [0.1, 0.2, 0.3, 0.4], "workers": 4}
+    groups, racks = [[0, 1], [2, 3]], {"racks": [0, 0, 1, 1], "rack_bandwidth_mbit_s": 2}
+    alone = 2.0 + (1.0 + 0.6) + (0.5 + 0.6) + (2.0 + 0.7)
+    assert Network(Custom(**own).profile()).two_levels(MB, groups, False) == pytest.approx(alone)
+    # two quarters at a time share a line: 2 s each
+    net = Network(Custom(**own, **racks, rack_latency_s=0.1).profile())
+    assert net.two_levels(MB, groups, False) == pytest.approx(2.0 + 2 * (2.0 + 0.7) + (2.0 + 0.7))
+    hosts = {"host_bandwidth_mbit_s": 80, "host_latency_s": 0.25}
+    net = Network(Custom(**own, **hosts).profile())
+    assert net.two_levels(MB, groups, True) == pytest.approx(0.3 + (1.0 + 0.6) + (0.5 + 0.6) + 0.3)
+    # and what each message takes of the processes at its ends, 60 ms between 1 and 3 and 70 between 2 and 3
+    net = Network(Custom(**own, **hosts, peer_message_s=[0.01, 0.02, 0.03, 0.04]).profile())
+    assert net.two_levels(MB, groups, False) == pytest.approx(alone + 0.06 + 0.06 + 0.07)
+    between = (1.0 + 0.66) + (0.5 + 0.66)
+    assert net.two_levels(MB, groups, True) == pytest.approx((0.3 + 0.07) + between + (0.3 + 0.07))
+
+
 def test_a_ring_of_one_is_free():
     assert network().ring(MB, [2]) == network().ring(MB, []) == 0.0
 

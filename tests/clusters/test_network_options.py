@@ -226,7 +226,10 @@ def test_rings_and_stars_take_what_every_pair_of_options_says(names):
     network.advance(now)
     alone = Defined(options | {"servers": [1.0], "server_bandwidth_mbit_s": 12.0})
     for members in ([0, 1, 2], [0, 2], [1]):
-        assert network.ring(size, members) == pytest.approx(pieces_go_round(by, alone, members, size, now))
+        one_ring = pytest.approx(pieces_go_round(by, alone, members, size, now))
+        assert network.ring(size, members) == one_ring
+        for groups in ([members], [[each] for each in members]):  # of all, and of one each
+            assert network.two_levels(size, groups, local=False) == one_ring
         up, down = ([(worker, each, now) for worker in members] for each in (size, 2 * size))
         hop = 0.25 if len(shares) > 1 else 0.0  # between servers, of which each answers here
         took = [max(by.arrivals(up, 0)) - now, max(by.arrivals(down, 1)) - now - hop]

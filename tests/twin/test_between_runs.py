@@ -54,8 +54,9 @@ def test_the_luck_of_twins_is_taken_out_of_the_deviation_between_runs():
 
 def test_what_probes_are_off_by_that_were_left_out_of_the_fit_is_in_bands(measured):
     """Messages of ASP take 20 ms and those of BSP 1 ms: neither tells the other, and bands say so."""
-    slow = ASP.but(cluster=TRUTH | {"latency_s": 0.02, "link_time": None}, stop={"updates": 120})
-    kinds = PLAIN.but(stop={"updates": 30}), slow
+    slow = {"cluster": TRUTH | {"latency_s": 0.02, "link_time": None}, "batch_size": PLAIN.batch_size}
+    # alike but for the strategy: also in what they are called, and in their updates
+    kinds = [each.but(name="ours", stop={"updates": 60}) for each in (PLAIN, ASP.but(**slow))]
     found = Calibration.of([ps.run(each.but(seed=seed)) for seed in (0, 1) for each in kinds])
     told = [each for each in found.remarks if "without its own messages" in each]
     assert [each.split()[1] for each in told] == ["bsp", "asp"]

@@ -1,10 +1,18 @@
 """What messages take where workers talk to each other is found from a probe in which they add up."""
 
+from dataclasses import fields
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 import psbench as ps
 from psbench.twin.calibration import Calibration
+from psbench.twin.codecs import mean_and_width
+from psbench.twin.exchanges import Exchanges
+from psbench.twin.fitted import HOP, Fit
 from psbench.twin.measures import measures_of
+from psbench.twin.peer_fit import adds_up, fit_peers, has_server
 from psbench.twin.probe import probes_of
 from tests.twin.known import PLAIN, TRUTH, alike
 
@@ -78,10 +86,95 @@ def test_a_profile_with_peers_is_read_again(fitted, tmp_path):
 
 
 def test_an_all_reduce_is_one_of_the_probes_where_it_is_wanted():
-    plain = SERVED.but(timing_only=False)
+    plain = SERVED.but(timing_only=False, name="ours")
     assert [each.title for each in probes_of(plain, 20)] == ["bsp", "asp"]
     both = probes_of(plain, 20, with_peers=True)
     assert [each.title for each in both] == ["bsp", "asp", "all_reduce"]
     assert both[2].batch_size == SERVED.batch_size
     alone = plain.but(cluster={"workers": 1})
     assert len(probes_of(alone, 20, with_peers=True)) == 2
+
+
+def test_runs_whose_vectors_pass_a_server_or_one_ring_are_told_apart():
+    """A sum in groups, at servers, of shares, in jobs, or of encoded vectors tells nothing of one ring."""
+    ring = {"name": "all_reduce"}
+    groups = ring | {"placement": {"name": "all_reduce", "algorithm": "auto"}}
+    encoded = ring | {"codec": "fp16", "codec_down": "fp16"}
+    others = ["map_reduce", "d_psgd", "strategy_switch", groups, encoded]
+    others += [ring | {"placement": each} for each in ("summing_servers", "sharded")]
+    others += [ring | {"aggregation": "power_sgd"}]
+    for strategy, expected in (
+        *((each, (True, False)) for each in ("bsp", "asp")),
+        ("all_reduce", (False, True)),
+        *((each, (False, False)) for each in others),
+    ):
+        run = SimpleNamespace(experiment=ps.Experiment(strategy=strategy))
+        assert (has_server(run), adds_up(run)) == expected, strategy
+
+
+def sums(collective_s, up_s=1e-3, down_s=1e-3, workers=4):
+    """Return exchanges of workers in turn, those of each twice as long as those of the one before."""
+    count = len(collective_s)
+    columns = {each.name: np.zeros(count) for each in fields(Exchanges)}
+    columns["worker"] = np.arange(count) % workers
+    times = 2.0 ** columns["worker"]
+    columns |= {"up_s": up_s * times, "down_s": down_s * times, "collective_s": np.array(collective_s)}
+    return Exchanges(**columns)
+
+
+#: of two racks; messages round the ring take 3, 6, 7 and 6 ms
+RACKS = {
+    **{"workers": 4, "peer_latency_s": [1e-3, 2e-3, 3e-3, 4e-3], "latency_s": [1e-3, 2e-3, 9e-3, 4e-3]},
+    **{"racks": [0, 0, 1, 1], "rack_latency_s": 1e-3},
+}
+
+
+def test_what_a_sum_takes_beyond_its_links_is_shared_by_its_messages():
+    """Order and confirmation take 9 ms each, and a piece goes round in 22 ms and two hops, at most 13."""
+    for beyond_s, expected_s in ((5e-4, 5e-4), (-1e-3, -1e-3), (-0.1, -8e-3), (9.9, 9.9), (20.0, 10.0)):
+        whole_s = 2 * 9e-3 + 35e-3 + 6 * beyond_s
+        # pushes that end no sum have 0
+        took = [max(1e-3, whole_s + each) for each in (-1e-4, 1e-4, 0.0) * 8]
+        fit_peers(found := Fit(cluster=dict(RACKS)), [sums([0.0] * 4 + took), sums([0.0] * 4)], 0, 0.0)
+        assert found.peers.beyond_s == pytest.approx(expected_s, abs=1e-6)
+        hop_s = sum(max(0.0, each + expected_s / 2) for each in RACKS["peer_latency_s"]) / 2 + 5e-4
+        value, low, high, source = found.fitted[HOP]
+        assert value == pytest.approx(hop_s, abs=1e-6)
+        _, least_s, most_s = mean_and_width(np.array(took))
+        doubt_s = (most_s - least_s) / 2 / 6
+        assert (value - low, high - value) == pytest.approx((doubt_s, doubt_s))
+        assert source == "24 sums of the workers"
+        assert [each.partition(" beyond")[0] for each in found.remarks] == [
+            f"messages between workers: {found.peers.beyond_s * 1e3:.3g} ms"
+        ]
+        assert found.cluster == RACKS
+    # sums that differ by more than they take leave a tenth of a message
+    fit_peers(found := Fit(cluster=dict(RACKS)), [sums([0.0, 0.0, 1e-3, 1.0])], 0, 0.0)
+    value, low, high, _ = found.fitted[HOP]
+    assert (low, high) == pytest.approx((0.1 * value, 1.9 * value))
+    fit_peers(none := Fit(cluster=dict(RACKS)), [sums([0.0] * 8)], 0, 0.0)
+    assert (none.peers, none.fitted) == (None, {})
+
+
+def test_without_timed_links_an_order_takes_as_long_as_a_message():
+    kept, known = ["codecs: none", "latency to the servers: 1 ms"], "latency between workers: at most 1 ms"
+    found = Fit(cluster={"workers": 4, "latency_s": 9e-3}, unknown=[kept[0], known, kept[1]])
+    fit_peers(found, [sums([0.08] * 8)], 10**6, 0.0)
+    assert found.fitted[HOP].value == pytest.approx(0.01)  # 6 rounds, an order and its confirmation
+    assert (found.cluster["latency_s"], found.cluster["server_latency_s"]) == (0.01, 0.01)
+    assert (found.peers.beyond_s, found.remarks, found.unknown) == (0.0, [], kept)
+
+
+def test_reports_and_orders_are_those_of_each_worker_without_the_decision():
+    """The quickest take as long both ways; who decides for longer than an order takes has next to none."""
+    both = [sums([0.1] * 24, 1e-3, 3.5e-3), sums([0.1] * 8, 1e-3, 3.5e-3)]
+    both[0].up_s[20:] += 4e-3
+    fit_peers(found := Fit(cluster=dict(RACKS)), both, 0, 5e-4)
+    reports, orders = found.peers.seconds[:4], found.peers.seconds[4:]
+    for worker, (up, down) in enumerate(zip(reports, orders, strict=True)):
+        ahead_s = (2.5e-3 * 2**worker - 5e-4) / 2  # by which the clock is
+        usual_s = 1e-3 * 2**worker + ahead_s
+        assert sorted(up) == pytest.approx([usual_s] * 7 + [usual_s + 4e-3])
+        assert down == pytest.approx((usual_s,) * 8)
+    fit_peers(found := Fit(cluster=dict(RACKS)), both[1:], 0, 1.0)
+    assert {second for end in found.peers.seconds for second in end} == {1e-6}

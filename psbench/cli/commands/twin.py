@@ -167,6 +167,8 @@ def twin_command(
 ) -> int:
     """Compare predictions with live runs: replayed, with other seeds, other strategies, more workers.
 
+    A cluster is fitted to runs of BSP, ASP and All-Reduce.
+
     Exit code 1 if a replay with measured times is off by 1 % or more: then the simulator is wrong.
 
     \b

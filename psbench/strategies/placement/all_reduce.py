@@ -41,7 +41,9 @@ class AllReduce(Ring):
     - in one ring 2 (n - 1) (B/(n b) + l),
     - hierarchically 2 (k - 1) (B/(k c) + m) + 2 (n/k - 1) (B/(n b) + l).
 
-    Either way a worker sends 2 (n - 1)/n of the vector; in 2 (n - 1) messages, or in 2 (k - 1) + 2 (n/k - 1).
+    Over links that differ each message takes what its own link does, and a worker sends as soon as it has a
+    piece. Either way a worker sends 2 (n - 1)/n of the vector; in 2 (n - 1) messages, or in 2 (k - 1) +
+    2 (n/k - 1).
 
     Notes
     -----

@@ -224,7 +224,9 @@ def test_a_client_that_is_cut_off_is_told_so(cluster: Cluster) -> None:
         attempt._raise_failure("coordinator")
 
 
-def test_a_loss_that_the_scheduler_has_not_noticed_is_found(cluster: Cluster) -> None:
+def test_a_loss_that_the_scheduler_has_not_noticed_is_found(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A connection breaks before the scheduler notices, and its error is all that there is."""
     placed = {"worker-0": "tcp://c:1", "worker-1": "tcp://d:1"}
     places, broken = Places(cluster, placed, LIMITS, lambda: None), Future[None]()  # type: ignore[arg-type]
@@ -235,6 +237,30 @@ def test_a_loss_that_the_scheduler_has_not_noticed_is_found(cluster: Cluster) ->
     while places._search.answered != {*placed.values()}:
         time.sleep(0.001)
     cluster.lost = {"tcp://d:1"}
+    with pytest.raises(RolesLost) as found:
+        places.result(broken, "the model")
+    assert found.value.roles == ["worker-1"]
+    # one that does not answer is waited for, unless the run is stopped, and is frozen in the end
+    cluster.lost, cluster.frozen = set(), {"tcp://d:1"}
+    began, looks = time.monotonic(), list[None]()
+
+    def go_on() -> None:
+        looks.append(None)
+        if time.monotonic() > began + 0.05:
+            raise Cancelled("stopped")
+
+    with pytest.raises(Cancelled):
+        Places(cluster, placed, LIMITS, go_on).result(broken, "the model")  # type: ignore[arg-type]
+    assert len(looks) < 50  # it sleeps meanwhile
+    places = Places(cluster, {"worker-1": "tcp://d:1"}, LIMITS, lambda: None)  # type: ignore[arg-type]
+    places._search = PlaceSearch(cluster, ConnectionSettings(answer_within_s=0.01))  # type: ignore[arg-type]
+    with pytest.raises(RolesLost) as found:
+        places.result(broken, "the model")
+    assert (found.value.roles, places.bad) == (["worker-1"], {"tcp://d:1"})
+    # who has left the scheduler is lost, though it answers
+    cluster.frozen = set()
+    cluster.free.remove("tcp://d:1")
+    monkeypatch.setattr(PlaceSearch, "answered", property(lambda _: {*placed.values()}))
     with pytest.raises(RolesLost) as found:
         places.result(broken, "the model")
     assert found.value.roles == ["worker-1"]

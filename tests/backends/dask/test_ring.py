@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from typing import Any
@@ -17,32 +18,53 @@ from psbench.backends.dask.server.ring_order import RingOrder, one_ring, two_lev
 from psbench.backends.dask.worker.ring_all_reduce import Ring, Wired, all_reduce
 from psbench.backends.dask.worker.ring_member import RingMember
 from psbench.backends.partition import even_ranges
-from psbench.clusters import Homogeneous, Network
+from psbench.clusters import Custom, Homogeneous, Network
 from psbench.strategies.placement import AllReduce
 from psbench.testing import toy_experiment
 from psbench.training.build import Workload
 
 
+class Links:
+    """Clocks of members, and links on which a message keeps its sender's; as quick as can be by default."""
+
+    def __init__(self, members: int, mbit_s: float = math.inf, parts_s: float = 0.0) -> None:
+        self.now, self.free = [0.0] * members, [0.0] * members
+        self.mbit_s = [mbit_s * (1 + number) for number in range(members)]
+        self.parts_s = [parts_s * (number % 3) for number in range(members)]
+
+    def send(self, one: int, other: int, num_bytes: int) -> float:
+        """Return the arrival of a message that leaves when the sender and its link are free."""
+        passes_s = 8e-6 * num_bytes / min(self.mbit_s[one], self.mbit_s[other])
+        self.free[one] = max(self.now[one], self.free[one]) + passes_s
+        return self.free[one] + self.parts_s[one] + self.parts_s[other]
+
+
 def ring(
-    vectors: list[torch.Tensor], wired: Wired | None = None, groups: list[list[int]] | None = None
+    vectors: list[torch.Tensor],
+    wired: Wired | None = None,
+    groups: list[list[int]] | None = None,
+    links: Links | None = None,
 ) -> list[torch.Tensor]:
     """Reduce in threads, with queues for a wire; in groups and between them, if there are any."""
+    links = links or Links(len(vectors))
     numbers = range(len(vectors))
     places = [[place] for place in one_ring(numbers)]
     if groups is not None:
         places = [two_levels(groups)[number] for number in numbers]
-    inboxes = [[queue.SimpleQueue[tuple[int, torch.Tensor]]() for _ in range(2)] for _ in vectors]
+    inboxes = [[queue.SimpleQueue[tuple[int, torch.Tensor, float]]() for _ in range(2)] for _ in vectors]
     results = [vector.clone() for vector in vectors]
 
     def part(number: int, level: int) -> Ring:
         def receive(step: int) -> torch.Tensor:
-            sent, piece = inboxes[number][level].get(timeout=60)
+            sent, piece, at_s = inboxes[number][level].get(timeout=60)
             assert sent == step
+            links.now[number] = max(links.now[number], at_s)
             return piece
 
         def send(step: int, piece: torch.Tensor) -> None:
             sent = piece.clone() if wired is None else wired(piece)
-            inboxes[own.following][level].put((step, sent))
+            at_s = links.send(number, own.following, 4 * len(sent))
+            inboxes[own.following][level].put((step, sent, at_s))
 
         own = places[number][level]
         return Ring(own.place, own.size, own.pieces, send, receive)
@@ -70,6 +92,22 @@ def test_groups_have_the_sum_of_one_ring_up_to_rounding(
     results, tolerance = ring(vectors, wired, groups), 1e-5 if wired is None else 1e-2
     assert all(torch.equal(result, results[0]) for result in results)
     torch.testing.assert_close(results[0], ring(vectors)[0], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [[[0, 1, 2], [3, 4, 5]], [[0], [2, 1], [3, 4, 5]], [[5, 2, 4, 1], [3, 0]], [[0, 1, 2, 3, 4, 5]]],
+)
+@pytest.mark.parametrize(("mbit_s", "parts_s"), [(0.01, 0.0), (1e6, 0.1), (0.01, 0.1)])
+def test_groups_are_charged_what_their_members_take(
+    groups: list[list[int]], mbit_s: float, parts_s: float
+) -> None:
+    """In virtual time pieces go where they go live, over links that differ, also in uneven groups."""
+    links = Links(6, mbit_s, parts_s)
+    ring([torch.zeros(720) for _ in range(6)], None, groups, links)
+    cluster = Custom(workers=6, bandwidth_mbit_s=links.mbit_s, peer_latency_s=links.parts_s)
+    network = Network(cluster.profile())
+    assert network.two_levels(4 * 720, groups, local=False) == pytest.approx(max(links.now))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

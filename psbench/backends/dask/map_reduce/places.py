@@ -129,14 +129,13 @@ class Places:
         self._search.end_asking()  # what they have answered before says nothing of now
         asked = {*self.placed.values()}
         self._search.ask(asked)
-        self._check()
         while not asked <= self._search.answered:
-            self._go_on()
-            time.sleep(_ANSWER_S)
             self._check()
+            time.sleep(_ANSWER_S)
+        self._check()
 
     def _check(self) -> None:
-        """Raise RolesLost if Dask workers are gone, or have not answered."""
+        """Raise RolesLost if Dask workers are gone, or have not answered, and whatever `go_on` raises."""
         there = ask_scheduler(self.client, "nthreads", limits=self._limits, go_on=self._go_on)
         frozen = self._search.silent & {*self.placed.values()}
         self.bad |= frozen
