@@ -384,6 +384,7 @@ def test_a_press_ends_a_simulated_run_and_reaches_a_live_one(panel: Panel) -> No
     for refused, why in (
         (Fork(0, worker=1, link=0.5), "throttled"),
         (Fork(0, strategy="asp"), "only switch"),
+        (Fork(0, worker=1, speed=0), "speed: must be more than 0, got 0"),
     ):
         with pytest.raises(ParameterError, match=why):
             press_live(live, refused)
