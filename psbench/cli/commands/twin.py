@@ -176,7 +176,7 @@ def twin_command(
       psbench twin --from twin --json
     """  # noqa: D301
     if recorded is not None and (spec or settings or scheduler or quick):
-        raise ParameterError("twin: --from evaluates stored runs; remove SPEC, --set, --quick")
+        raise ParameterError("twin: --from evaluates stored runs; remove SPEC, --set, --scheduler, --quick")
     check_there(recorded)
     experiment = read_live(spec, settings, scheduler) if spec or settings or scheduler else None
     with starting("psbench: loading torch and Dask"):
