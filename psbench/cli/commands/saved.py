@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import app, put, say, show
+from psbench.cli.app import app, check_there, put, say, show
 from psbench.cli.options import AsJson, Processes
 from psbench.system.files import check_new_file, check_writable
 
@@ -29,6 +29,7 @@ def report_command(
       psbench report runs/first
       psbench report runs/bsp runs/asp --out bsp-asp.html
     """  # noqa: D301
+    check_there(*folders)
     from psbench.results.report import write_report
     from psbench.results.run import load_runs
 
@@ -84,6 +85,7 @@ def why_command(
       psbench why runs/asp --against runs/bsp
       psbench why runs/asp --against runs/bsp --causes staleness,rate --seeds 10 --out runs/why
     """  # noqa: D301
+    check_there(folder, against)
     if out is not None:
         check_writable(out)
     from psbench.causes import why
@@ -123,6 +125,7 @@ def optimal_command(
       psbench optimal runs/asp runs/bsp
       psbench optimal runs/asp runs/bsp --unlike-data --out optimal.html
     """  # noqa: D301
+    check_there(*folders)
     if out is not None:
         check_new_file(out)
     from psbench.optimal import optimal_time
