@@ -302,6 +302,11 @@ MISTAKES = {
     "a misspelt profile": (["predict", "sps.yaml"], ("did you mean ssp.yaml?",)),
     "a misspelt folder of runs": (["verify", "hermes", "--out", "fil"], ("did you mean file?",)),
     "no scheduler": (["sweep", "--grid", "strategy=[bsp]", "--scheduler", "here"], ("is not an address",)),
+    "no host of a scheduler": (
+        ["runs", "--scheduler", "tcp://10.0.0..1:8786"],
+        ("'tcp://10.0.0..1:8786': there is no such host",),
+    ),
+    "no port of a scheduler": (["runs", "--scheduler", "tcp://10.0.0.1:87866"], ("is not an address",)),
     "a grid twice": (
         ["sweep", "--grid", "strategy=[bsp]", "--grid", "strategy=[asp]"],
         ("--grid strategy: is given twice",),
