@@ -54,6 +54,8 @@ def compare(
     """
     if seeds < 1:
         raise ParameterError(f"compare: seeds = {seeds}; give at least 1")
+    if isinstance(runs, Run | Experiment):
+        raise ParameterError("compare: give a list of runs or experiments, such as [mine, other]")
     aim = target_of(target)  # refuses what is none, before anything is run
     runs = list(runs)
     for item in runs:

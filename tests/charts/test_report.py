@@ -129,6 +129,10 @@ def test_experiments_are_run_with_as_many_seeds_as_asked_for(tiny):
 def test_what_cannot_be_compared_is_refused(runs, tiny):
     with pytest.raises(ParameterError, match="nothing to compare"):
         compare([])
+    with pytest.raises(ParameterError, match="give a list of runs"):
+        compare(runs[0])
+    with pytest.raises(ParameterError, match="run: expected an Experiment, such as"):
+        execute("asp")
     with pytest.raises(ParameterError, match="seeds = 0"):
         compare(runs, seeds=0)
     begun = []

@@ -267,6 +267,8 @@ def test_a_goal_is_checked_after_every_run(tmp_path: Path) -> None:
         lab.close()
     with pytest.raises(UnknownName, match="did you mean 'cluster'"):
         Lab(challenge={"accuracy": 0.9, "keep": ["clusters"]})
+    with pytest.raises(ParameterError, match="Lab: expected an Experiment, got 'ssp'"):
+        Lab("ssp")  # type: ignore[arg-type]
 
 
 def test_runs_are_called_by_what_differs_and_equal_ones_are_recognised(panel: Panel) -> None:

@@ -310,6 +310,8 @@ def test_what_cannot_run_is_refused_before_any_work_starts(
         with pytest.raises((SpecError, DataError), match=message):
             ps.submit(given, client=client, **options)
     assert Registry(client, LIMITS).runs() == []
+    with pytest.raises(SpecError, match="client: expected a Client of Dask, as Client"):
+        ps.attach("asp", client=scheduler)
 
 
 def test_the_shell_lines_of_the_how_to_run(
