@@ -30,6 +30,8 @@ A message says what, where, and the next thing to try.
 ... except PsbenchError as error:
 ...     print(error)
 unknown strategy 'spp'; did you mean 'ssp'? (known: bsp, ssp)
+>>> str(UnknownName("strategy", "aps", ["asp", "psp"]))
+"unknown strategy 'aps'; did you mean 'asp'? (known: asp, psp)"
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ class UnknownName(SpecError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
-        near = difflib.get_close_matches(name.lower(), self.known, n=1, cutoff=0.5)
+        small = name.lower()
+        swapped = [each for each in self.known if sorted(each) == sorted(small)]
+        near = swapped or difflib.get_close_matches(small, self.known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         super().__init__(f"unknown {kind} {name!r}{hint} (known: {', '.join(self.known)})")
 

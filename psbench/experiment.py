@@ -181,6 +181,11 @@ class Experiment(Specification):
         switch_at_s = values.pop("switch_at_s", None)
         if switch_at_s is not None:
             values["strategy"] = _switched_at(values.get("strategy", _STRATEGY), switch_at_s)
+        for name in [name for name in values if name not in type(self).model_fields]:
+            if within := _section_of(name):
+                raise ParameterError(
+                    f"{name}: is a field of {within}; give {within}={{..., {name!r}: {values[name]!r:.40}}}"
+                )
         super().__init__(**values)
         for composition in self.strategy.compositions:
             if doubt := suitability.doubt_of_optimizer(composition, self.optimizer.name, self.optimizer.lr):
@@ -462,8 +467,7 @@ class Experiment(Specification):
                 values[field] = {} if below == "name" else cls().spec().get(field)
             set_path(values, path, value)
         for unknown in (name for name in values if name not in cls.model_fields and name != "switch_at_s"):
-            within = next((part for part in _SECTIONS if unknown in _SECTIONS[part]), None)
-            if within is not None:
+            if within := _section_of(unknown):
                 raise ParameterError(f"{where}: {unknown}: is a field of {within}; give {within}.{unknown}")
             raise UnknownName(f"field of {where}", str(unknown), cls.model_fields)
         return cls(**values)
@@ -476,6 +480,11 @@ _SECTIONS = {
     "cluster": Custom.model_fields,
     "strategy": ("codec", "codec_down", "consistency", "aggregation", "communication", "placement"),
 }
+
+
+def _section_of(name: str) -> str:
+    """Return the field of an experiment that has a field of that name; empty without one."""
+    return next((part for part in _SECTIONS if name in _SECTIONS[part]), "")
 
 
 def _names_first(setting: tuple[str, Any]) -> int:

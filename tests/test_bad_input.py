@@ -292,10 +292,21 @@ MISTAKES = {
     "a misspelt run to export": (["export", "fil", "--csv", "a.csv"], ("did you mean file?",)),
     "a misspelt run to fit": (["calibrate", "--from", "fil"], ("did you mean file?",)),
     "a misspelt record": (["twin", "--from", "fil"], ("did you mean file?",)),
+    "stored runs and a scheduler": (
+        ["twin", "--from", "file", "--scheduler", "tcp://10.0.0.1:8786"],
+        ("remove SPEC, --set, --scheduler, --quick",),
+    ),
+    "a speed without a factor": (["fault", "ssp", "0", "speed"], ("give --factor X with the fault speed",)),
+    "a factor of what is lost": (["fault", "ssp", "0", "lost", "--factor", "2"], ("and with no other",)),
     "a misspelt trace": (["diagnose", "fil"], ("did you mean file?",)),
     "a misspelt profile": (["predict", "sps.yaml"], ("did you mean ssp.yaml?",)),
     "a misspelt folder of runs": (["verify", "hermes", "--out", "fil"], ("did you mean file?",)),
     "no scheduler": (["sweep", "--grid", "strategy=[bsp]", "--scheduler", "here"], ("is not an address",)),
+    "no host of a scheduler": (
+        ["runs", "--scheduler", "tcp://10.0.0..1:8786"],
+        ("'tcp://10.0.0..1:8786': there is no such host",),
+    ),
+    "no port of a scheduler": (["runs", "--scheduler", "tcp://10.0.0.1:87866"], ("is not an address",)),
     "a grid twice": (
         ["sweep", "--grid", "strategy=[bsp]", "--grid", "strategy=[asp]"],
         ("--grid strategy: is given twice",),
@@ -304,6 +315,14 @@ MISTAKES = {
     "a profile below a file": (["calibrate", "--out", "file/a.yaml"], ("file: cannot be written",)),
     "a cluster below a file": (["doctor", "--out", "file/a.yaml"], ("file: cannot be written",)),
     "a report below a file": (["demo", "--out", "file/demo.html"], ("file: cannot be written",)),
+    "a file as the answer's folder": (
+        ["why", "file", "--against", "file", "--out", "file"],
+        ("file: cannot be written",),
+    ),
+    "an optimal time below a file": (
+        ["optimal", "file", "--out", "file/a.html"],
+        ("file: cannot be written",),
+    ),
     "a file as twin's folder": (["twin", "--out", "file"], ("file: cannot be written",)),
     "a folder as profile": (["calibrate", "--out", "."], (".: is a folder; name a file in it",)),
 }

@@ -318,3 +318,7 @@ def test_a_field_one_level_too_high_is_named_with_its_place(path):
     name = path.partition(".")[2]
     with pytest.raises(ParameterError, match=f"{name}: is a field of .*; give {path}"):
         Experiment.from_spec({}, {name: 2})
+    with pytest.raises(
+        ParameterError, match=rf"^{name}: is a field of \w+; give \w+=\{{\.\.\., '{name}': 2\}}"
+    ):
+        Experiment(**{name: 2})

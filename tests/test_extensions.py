@@ -78,8 +78,10 @@ try:
     toy_experiment("eager", backend="twice", cluster={"workers": 3})
 except ps.SpecError as error:
     refusal = str(error)
+report = ps.compare([done]).report(sys.argv[1]).read_text()
 same = [run.log.of_kind(2)["time_s"].tolist() for run in (done, plain)]
-facts = {"was": done.meta["was"], "same": same[0] == same[1] and len(same[0]) > 5}
+facts = {"was": done.meta["was"], "reported": "Runs of twice: What a repetition reproduces" in report}
+facts["same"] = same[0] == same[1] and len(same[0]) > 5
 print(json.dumps(facts | {"refusal": refusal, "backends": backend_names()}))
 """
 
@@ -114,10 +116,10 @@ def test_a_command_is_run_listed_and_cannot_take_the_place_of_one_of_ours(enviro
     assert "'run' of psbench.commands (stranger:greet) is ignored" in warned[1]
 
 
-def test_a_backend_and_a_strategy_are_used_by_their_names(environment):
-    done = python(environment, "-c", SCRIPT)
+def test_a_backend_and_a_strategy_are_used_by_their_names(environment, tmp_path):
+    done = python(environment, "-c", SCRIPT, str(tmp_path / "report.html"))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["was"], found["same"]) == ("here", True)
+    assert (found["was"], found["same"], found["reported"]) == ("here", True, True)
     assert found["refusal"] == "cluster: the backend 'twice' needs an even number of workers"
     assert found["backends"] == ["simulated", "dask", "twice"]

@@ -115,6 +115,8 @@ def test_nothing_large_is_loaded_before_it_is_needed():
         ["run", "--set", "strategy=asp", "--backend", "dask", "--scheduler", "tcp://127.0.0.1:1"],
         ["run", "--backend", "dask", "--scheduler-file", "/nope"],
         ["sweep", "--grid", "strategy=[bsp]", "--scheduler", "tcp://127.0.0.1:1"],
+        *([name, "/nope"] for name in ("compare", "report", "optimal", "predict", "resume")),
+        *(["why", "/nope", "--against", "/nope"], ["calibrate", "--from", "/nope"], ["run", "--resume"]),
     ]
     calls = (f"main({words!r})" for words in commands)
     found = large_after(*statements, *calls, "import pyarrow", "pass")

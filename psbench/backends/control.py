@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections import deque
@@ -12,11 +13,15 @@ from typing import Any, Literal, TypeAlias
 
 from psbench.core.events import SwitchRequested
 from psbench.core.log import EventLog
-from psbench.errors import Cancelled
+from psbench.errors import Cancelled, ParameterError, UnknownName
 from psbench.system.signals import FirstSignal
 
 #: called often with the log, from the thread that runs; must be quick
 Observer: TypeAlias = Callable[[EventLog], None]
+
+
+#: faults that a user may inject
+_FAULTS = ("lost", "back", "speed")
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,28 @@ class Press:
     """A fault that a user injects into a live run: a worker is lost, returns, or changes its speed.
 
     A worker that is lost by hand is one that the cluster's profile has fail: its process stays, and waits.
+
+    Parameters
+    ----------
+    worker : int
+    what : "lost", "back" or "speed"
+    factor : float, > 0
+        With "speed": how many times as fast as now the worker becomes.
+
+    Raises
+    ------
+    UnknownName, ParameterError
     """
 
     worker: int
     what: Literal["lost", "back", "speed"]
     factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.what not in _FAULTS:
+            raise UnknownName("fault", str(self.what), _FAULTS)
+        if not 0 < self.factor < math.inf:
+            raise ParameterError(f"speed: must be more than 0, got {self.factor:g}")
 
 
 class Control:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
@@ -39,6 +40,8 @@ _Answers: TypeAlias = Generator[tuple[int, tuple[str, Any]], None, None]
 Asked: TypeAlias = Run | Experiment | str | Path
 #: methods of which two causes must not both have a say
 _EXCLUSIVE = ("age", "optimizer", "data", "composition", "end")
+#: values that an evaluation may have, besides the experiment's own metrics
+_EVALUATED = ("val_loss", "val_accuracy", "train_loss", "train_accuracy")
 #: added to a seed for the streams of the placebo
 _PLACEBO = 1_000_003
 
@@ -107,14 +110,16 @@ def why(
         raise ParameterError(f"why: seeds: expected a number of at least 1, got {in_short(seeds)}")
     mine, other = _read(run), _read(against)
     _check_experiments(_experiment(mine[0]), _experiment(other[0]), asked if causes is not None else ())
+    for each in (*mine, *other):
+        _check_value(each, value)
     show = Display("why") if progress is True else nullcontext(progress or None)
     with show as screen:
         if isinstance(run, (list, tuple)) or isinstance(against, (list, tuple)):
             pairs = _paired([_made(each) for each in mine], [_made(each) for each in other])
         else:
             pairs = _pairs(mine[0], other[0], seeds, processes, folder, screen)
-        for pair in pairs:
-            _check_value(pair, value)
+        for each in itertools.chain(*pairs):
+            _check_value(each, value)
         answers = _explain(pairs, asked, causes is not None, value, processes, screen)
     return Answer(value, *_names(*pairs[0]), answers)
 
@@ -232,15 +237,17 @@ def _check_experiments(mine: Experiment, other: Experiment, causes: Sequence[typ
         cause(*empty)
 
 
-def _check_value(pair: tuple[Run, Run], value: str) -> None:
-    for run in pair:
-        last = run.log.evaluations()[-1:]
-        if not last or value not in last[0]:
-            known = [name for name in (last[0] if last else {}) if name not in ("time_s", "epoch", "version")]
-            raise CannotAsk(
-                f"why: {run.experiment.title} has no {value!r} in its last evaluation; it has "
-                f"{', '.join(known)}"
-            )
+def _check_value(item: Run | Experiment, value: str) -> None:
+    """Refuse a value that the last evaluation of a run does not have, or will not have."""
+    known = [*_EVALUATED, *_experiment(item).metric_columns]
+    if isinstance(item, Run):
+        last = next(reversed(item.log.evaluations()), {})
+        known = [name for name in last if name not in ("time_s", "epoch", "version")]
+    if value not in known:
+        title = _experiment(item).title
+        raise CannotAsk(
+            f"why: {title} has no {value!r} in its last evaluation; it has {', '.join(known) or 'none'}"
+        )
 
 
 # -------------------------------------------------------------------- the answer of each seed

@@ -14,7 +14,7 @@ from psbench.clusters.connection import ConnectionSettings
 from psbench.core.typed_data import read_json, typed
 from psbench.errors import DataError, ParameterError, naming
 
-_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx|ucxx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):[0-9]{1,5}(/\S*)?")
+_ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx|ucxx)://(\[[0-9a-fA-F:]+\]|[^\s/:\[\]]+):([0-9]{1,5})(/\S*)?")
 
 
 class _SchedulerFile(BaseModel):
@@ -48,7 +48,8 @@ def check_address(address: str) -> None:
     ------
     ParameterError
     """
-    if not _ADDRESS.fullmatch(address):
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found[3]) >= 1 << 16:
         raise ParameterError(f"scheduler: {address!r} is not an address such as tcp://192.168.0.10:8786")
 
 
@@ -82,6 +83,8 @@ def check_port(address: str, within_s: float) -> None:
         return
     try:
         socket.create_connection((parts.hostname, parts.port), within_s).close()
+    except (socket.gaierror, UnicodeError):  # UnicodeError: two dots in a row
+        raise ParameterError(f"scheduler: {address!r}: there is no such host") from None
     except OSError:
         raise ParameterError(no_answer(address, within_s)) from None
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from psbench.backends.control import Observer
+from psbench.backends.control import Observer, Press
 from psbench.backends.dask import Kept, Link, Listed, SchedulerLost, usable
 from psbench.clusters.connection import ConnectionSettings
 from psbench.core.log import ROW, EventLog
@@ -67,8 +68,8 @@ class DetachedRun:
         self._link.request("switch", to)
 
     def press(self, worker: int, what: Literal["lost", "back", "speed"], factor: float = 1.0) -> None:
-        """Inject a fault: see `Control.press`."""
-        self._link.request("press", worker, what, factor)
+        """Inject a fault: see `psbench.backends.control.Press`."""
+        self._link.request("press", *astuple(Press(worker, what, factor)))
 
     def forget(self) -> None:
         """Remove the run and its result from the cluster's memory; its folder stays.

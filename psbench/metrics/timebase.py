@@ -28,4 +28,5 @@ def clock_of(meta: Mapping[str, Any]) -> str:
 
 def repeatability(backend: str) -> str:
     """Return a sentence about the results that a repetition on this backend reproduces."""
-    return _REPEATS[backend]
+    unknown = f"What a repetition reproduces depends on the package that adds the backend {backend!r}."
+    return _REPEATS.get(backend, unknown)

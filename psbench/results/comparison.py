@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psbench.core.target import Aim, Target, target_of
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, UnknownName
 from psbench.metrics import clock_of, end_of, evaluations
 from psbench.results.compared import FEW, Compared
 from psbench.results.equal import cut_equal
@@ -68,7 +68,9 @@ def comparison_of(
     Raises
     ------
     ParameterError
-        If there is nothing to compare, no such baseline, too few seeds to `test`, or nothing `equal`.
+        If there is nothing to compare, too few seeds to `test`, or nothing `equal`.
+    UnknownName
+        If there is no such baseline.
     """
     if not runs:
         raise ParameterError("compare: nothing to compare; give at least one run or experiment")
@@ -78,7 +80,7 @@ def comparison_of(
     found = group(runs)
     groups = found.runs
     if baseline is not None and baseline not in groups:
-        raise ParameterError(f"compare: no run is called {baseline!r} (there are: {', '.join(groups)})")
+        raise UnknownName("baseline", baseline, groups)
     aim, source = target_of(target), ""
     if aim is None and len(groups) > 1 and "data" not in differences(groups):
         aim, source = _common(runs)

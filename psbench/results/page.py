@@ -268,5 +268,5 @@ def _provenance(runs: Sequence[Run]) -> list[str]:
 
 
 def _repeats(backend: str) -> str:
-    name = {"simulated": "Simulated runs", "dask": "Live runs"}[backend]
+    name = {"simulated": "Simulated runs", "dask": "Live runs"}.get(backend, f"Runs of {backend}")
     return f"{name}: {repeatability(backend)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from psbench.core.target import Aim, target_of
-from psbench.errors import ParameterError, naming
+from psbench.errors import ParameterError, UnknownName, naming
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison, comparison_of
 from psbench.results.equal import check_equal
@@ -48,12 +48,14 @@ def compare(
     Raises
     ------
     ParameterError
-        If there is nothing to compare, no such baseline, or too few seeds to `test`.
+        If there is nothing to compare, or too few seeds to `test`.
     UnknownName
-        If an experiment does not evaluate the target's metric.
+        If there is no such baseline, or an experiment does not evaluate the target's metric.
     """
     if seeds < 1:
         raise ParameterError(f"compare: seeds = {seeds}; give at least 1")
+    if isinstance(runs, Run | Experiment):
+        raise ParameterError("compare: give a list of runs or experiments, such as [mine, other]")
     aim = target_of(target)  # refuses what is none, before anything is run
     runs = list(runs)
     for item in runs:
@@ -67,6 +69,11 @@ def compare(
         raise ParameterError(f"compare: a test pairs runs by their seed; give seeds >= 2, not {seeds}")
     if equal is not None:
         check_equal([item.experiment if isinstance(item, Run) else item for item in runs], equal)
+    titles = [item.title for item in runs if isinstance(item, Experiment)]
+    # a label begins with the title; that of a run that is over is found with the others'
+    are_new = 0 < len(titles) == len(runs)
+    if baseline is not None and are_new and not baseline.startswith(tuple(titles)):
+        raise UnknownName("baseline", baseline, titles)
     finished = []
     for item in runs:
         if isinstance(item, Run):

@@ -16,7 +16,7 @@ from psbench.checkpoints.validation import check_against
 from psbench.core.log import EventLog
 from psbench.core.part import Part
 from psbench.core.user_object import reunited
-from psbench.errors import Cancelled, Interrupted, ParameterError, naming
+from psbench.errors import Cancelled, Interrupted, ParameterError, in_short, naming
 from psbench.experiment import Experiment
 from psbench.results.identity import new_run_id
 from psbench.results.run import Run
@@ -79,6 +79,10 @@ def run(
     Interrupted
         After Ctrl-C, if there is no control; its `run` has what was computed.
     """
+    if not isinstance(experiment, Experiment):
+        raise ParameterError(
+            f"run: expected an Experiment, such as ps.Experiment(strategy='ssp'), got {in_short(experiment)}"
+        )
     backend = backend_of(experiment.backend)
     if client is not None and not backend.takes_client:
         raise ParameterError("client: only the dask backend has one; set backend: dask")

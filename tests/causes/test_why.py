@@ -435,8 +435,11 @@ def test_what_cannot_be_asked_is_refused_with_the_reason(mine, other, changes, w
         why(experiment(**mine), experiment(**other), progress=False, **{"seeds": 2, "processes": 1} | changes)
 
 
-def test_wrong_arguments_are_refused_before_a_run_is_made():
+def test_wrong_arguments_are_refused_before_a_run_is_made(monkeypatch):
+    monkeypatch.setattr("psbench.causes.asking.run_cells", lambda *_, **__: pytest.fail("a run was made"))
     pair = experiment(), experiment("bsp")
+    with pytest.raises(CannotAsk, match="no 'val_los' in its last evaluation; it has val_loss"):
+        why(*pair, value="val_los")
     with pytest.raises(UnknownName, match="did you mean 'staleness'"):
         why(*pair, ["stalenes"])
     with pytest.raises(ParameterError, match="both replace `age`"):

@@ -126,13 +126,20 @@ def test_experiments_are_run_with_as_many_seeds_as_asked_for(tiny):
     assert done == comparison.runs
 
 
-def test_what_cannot_be_compared_is_refused(runs):
+def test_what_cannot_be_compared_is_refused(runs, tiny):
     with pytest.raises(ParameterError, match="nothing to compare"):
         compare([])
+    with pytest.raises(ParameterError, match="give a list of runs"):
+        compare(runs[0])
+    with pytest.raises(ParameterError, match="run: expected an Experiment, such as"):
+        execute("asp")
     with pytest.raises(ParameterError, match="seeds = 0"):
         compare(runs, seeds=0)
-    with pytest.raises(ParameterError, match=r"no run is called 'spp' \(there are: all_reduce, asp"):
-        compare(runs, baseline="spp")
+    begun = []
+    for given in (runs, [tiny("asp"), tiny("ssp")]):
+        with pytest.raises(SpecError, match=r"unknown baseline 'spp'; did you mean '[as]sp'\? \(known: "):
+            compare(given, baseline="spp", done=begun.append)
+    assert begun == []
 
 
 def other(run: Run, *, meta: dict | None = None, rows: int | None = None, **changes) -> Run:

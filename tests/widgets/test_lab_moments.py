@@ -267,6 +267,8 @@ def test_a_goal_is_checked_after_every_run(tmp_path: Path) -> None:
         lab.close()
     with pytest.raises(UnknownName, match="did you mean 'cluster'"):
         Lab(challenge={"accuracy": 0.9, "keep": ["clusters"]})
+    with pytest.raises(ParameterError, match="Lab: expected an Experiment, got 'ssp'"):
+        Lab("ssp")  # type: ignore[arg-type]
 
 
 def test_runs_are_called_by_what_differs_and_equal_ones_are_recognised(panel: Panel) -> None:
@@ -384,6 +386,7 @@ def test_a_press_ends_a_simulated_run_and_reaches_a_live_one(panel: Panel) -> No
     for refused, why in (
         (Fork(0, worker=1, link=0.5), "throttled"),
         (Fork(0, strategy="asp"), "only switch"),
+        (Fork(0, worker=1, speed=0), "speed: must be more than 0, got 0"),
     ):
         with pytest.raises(ParameterError, match=why):
             press_live(live, refused)

@@ -29,7 +29,12 @@ def test_who_expects_nothing_is_told_nothing():
 
 @pytest.mark.parametrize(
     ("expected", "message"),
-    [({"accuracy": 95}, "from 0 to 1"), ({"times_as_fast": 0}, "must be above 0")],
+    [
+        ({"accuracy": 95}, "from 0 to 1"),
+        ({"times_as_fast": 0}, "must be above 0"),
+        ({"most_waiting": "nobdy"}, "a worker or 'nobody', got 'nobdy'"),
+        ({"most_waiting": -1}, "a worker or 'nobody', got -1"),
+    ],
 )
 def test_what_cannot_come_is_not_expected(expected, message):
     with pytest.raises(ParameterError, match=message):
@@ -53,3 +58,5 @@ def test_what_is_close_counts_as_right(expected, before_s, is_right):
     came = {"idle_fraction": [0.4, 0.0], "final": {"val_accuracy": 0.95}, "time_s": 2.0}
     (gap,) = gaps(Prediction(**expected), came, {"time_s": before_s})
     assert gap["right"] is is_right
+    (gap,) = gaps(Prediction(most_waiting=2), came)
+    assert gap == {"text": "There is no worker 2; the workers are 0 to 1.", "right": False}

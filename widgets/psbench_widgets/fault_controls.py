@@ -24,8 +24,6 @@ def press_live(job: Job, change: Fork) -> None:
     elif change.back and change.worker is not None:
         job.control.press(change.worker, "back")
     elif change.speed is not None and change.worker is not None:
-        if change.speed <= 0:
-            raise ParameterError(f"speed: must be more than 0, got {change.speed:g}")
         job.control.press(change.worker, "speed", change.speed)
     elif change.link is not None:
         raise ParameterError("a live run's link cannot be throttled: psbench does not control the network")

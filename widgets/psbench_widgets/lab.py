@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from psbench import charts
 from psbench.core.user_object import Own
-from psbench.errors import ParameterError, PsbenchError
+from psbench.errors import ParameterError, PsbenchError, in_short
 from psbench.experiment import Experiment
 from psbench.results.comparison import Comparison
 from psbench.results.run import Run
@@ -76,6 +76,8 @@ class Lab(PanelPage):
         pace: PaceName = "watchable",
     ) -> None:
         check_pace(pace)
+        if not isinstance(experiment, Experiment | None):
+            raise ParameterError(f"Lab: expected an Experiment, got {in_short(experiment)}")
         first_sight = dict(opening())
         # the machines of the recorded run, so that Run goes on with what was seen
         experiment = experiment or RECORDED.but(model="mlp", stop={"epochs": EPOCHS})

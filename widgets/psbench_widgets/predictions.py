@@ -38,7 +38,7 @@ class Prediction:
     Raises
     ------
     ParameterError
-        If there is no such accuracy or speed.
+        If there is no such worker, accuracy or speed.
     """
 
     most_waiting: int | Literal["nobody"] | None = None
@@ -47,6 +47,9 @@ class Prediction:
     curve: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
+        most = self.most_waiting
+        if not (most is None or most == "nobody" or (type(most) is int and most >= 0)):
+            raise ParameterError(f"prediction: most_waiting must be a worker or 'nobody', got {most!r}")
         if self.accuracy is not None and not 0 <= self.accuracy <= 1:
             raise ParameterError(f"prediction: accuracy must be from 0 to 1 (100 %), got {self.accuracy:g}")
         if self.times_as_fast is not None and self.times_as_fast <= 0:
@@ -122,11 +125,13 @@ def _waiting(expected: int | str, idle: Sequence[float]) -> dict[str, Any]:
     came = f"worker {most} ({_percent(idle[most])})"
     if expected == "nobody":
         return _gap(f"You expected nobody to wait; {came} waited most.", False)
-    own = idle[int(expected)] if int(expected) < len(idle) else 0.0
-    if int(expected) == most:
+    worker = int(expected)
+    if worker >= len(idle):
+        return _gap(f"There is no worker {worker}; the workers are 0 to {len(idle) - 1}.", False)
+    if worker == most:
         return _gap(f"You expected worker {expected} to wait most, and that was right: {came}.", True)
     text = (
-        f"You expected worker {expected} to wait most: it waited {_percent(own)} of its time, "
+        f"You expected worker {expected} to wait most: it waited {_percent(idle[worker])} of its time, "
         f"worker {most} waited most ({_percent(idle[most])})."
     )
     return _gap(text, False)

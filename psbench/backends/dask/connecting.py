@@ -17,7 +17,7 @@ from distributed.core import connect
 from psbench.backends.dask.local_cluster import local_cluster
 from psbench.clusters.connection import ConnectionSettings
 from psbench.clusters.scheduler import address_of, check_protocol, no_answer
-from psbench.errors import ParameterError
+from psbench.errors import ParameterError, in_short
 from psbench.experiment import Experiment
 
 
@@ -96,6 +96,8 @@ def usable(client: Client) -> Client:
     ------
     ParameterError
     """
+    if not isinstance(client, Client):
+        raise ParameterError(f"client: expected a Client of Dask, as Client(address), got {in_short(client)}")
     if client.asynchronous:
         raise ParameterError("client: is asynchronous; make one with asynchronous=False")
     if client.status != "running":

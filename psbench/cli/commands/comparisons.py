@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from psbench.cli.app import INTERRUPTED, TERMINATED, app, read_experiment, read_settings, say, show
+from psbench.cli.app import (
+    INTERRUPTED,
+    TERMINATED,
+    app,
+    check_there,
+    read_experiment,
+    read_settings,
+    say,
+    show,
+)
 from psbench.cli.execution import folder_of, run_all, verdict
 from psbench.cli.options import AsJson, Overwrite, Processes, Settings
 from psbench.cli.starting import starting
@@ -64,6 +73,7 @@ def compare_command(
       psbench compare bsp.yaml asp.yaml ssp.yaml --seeds 5 --out runs/comparison
       psbench compare bsp.yaml asp.yaml --set cluster=c1 --target 0.95 --json
     """  # noqa: D301
+    check_there(*specs)
     from psbench.cli.batch import check_all, named
     from psbench.core.target import target_of
     from psbench.results.equal import check_equal

@@ -11,6 +11,7 @@ import typer
 from psbench.cli.app import app, as_json_text, put, say
 from psbench.cli.detaching import attach_command, cluster_client, follow
 from psbench.cli.options import AsJson, Overwrite, Telemetry
+from psbench.errors import ParameterError
 
 Cluster = Annotated[
     str | None,
@@ -134,7 +135,7 @@ def switch_command(
         from psbench.detached import attach
 
         attach(name, client=client).switch(to)
-    say(f"{name} switches")
+    say(f"asked {name} to switch")
 
 
 @app.command("fault")
@@ -145,8 +146,9 @@ def fault_command(
     scheduler: Cluster = None,
     settings: Connection = None,
     factor: Annotated[
-        float, typer.Option(min=0.0, metavar="X", help="With speed: the worker's new speed.")
-    ] = 1.0,
+        float | None,
+        typer.Option(metavar="X", help="With speed: how many times as fast as now the worker becomes."),
+    ] = None,
 ) -> None:
     """Inject a fault into a detached run: a worker is lost, is back, or changes its speed.
 
@@ -155,10 +157,12 @@ def fault_command(
       psbench fault ssp 2 lost --scheduler tcp://10.0.0.1:8786
       psbench fault ssp 0 speed --factor 0.25 --scheduler tcp://10.0.0.1:8786
     """  # noqa: D301
+    if (factor is None) == (fault is Fault.SPEED):
+        raise ParameterError("fault: give --factor X with the fault speed, and with no other")
     with cluster_client(scheduler, settings) as client:
         from psbench.detached import attach
 
-        attach(name, client=client).press(worker, fault.value, factor)
+        attach(name, client=client).press(worker, fault.value, 1.0 if factor is None else factor)
     say(f"asked {name}: worker {worker} {fault.value}")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from psbench.cli.app import app, as_json_text, put, read_experiment, read_settings, say
+from psbench.cli.app import app, as_json_text, check_there, put, read_experiment, read_settings, say
 from psbench.cli.execution import run_with_progress, verdict
 from psbench.cli.options import AsJson, Overwrite, Scheduler, Settings, Spec, Telemetry
 from psbench.errors import SpecError
@@ -93,10 +93,10 @@ def run_command(
         return submit_detached(experiment, out, overwrite=overwrite, resume=go_on, as_json=as_json)
     experiment, start = read_experiment(spec, values), None
     if go_on:
-        from psbench.runs.folder import await_folder, ended_run, has_checkpoint
-
         if out is None or overwrite:
             raise SpecError("--resume: continues the run in --out DIR; give --out, and remove --overwrite")
+        from psbench.runs.folder import await_folder, ended_run, has_checkpoint
+
         await_folder(out, experiment.connection.restart_within_s)  # the job before may write its checkpoint
         if ended := ended_run(out, experiment):
             say(f"the run in {out} has ended")
@@ -133,6 +133,7 @@ def resume_command(
       psbench resume runs/first --set stop.epochs=40
       psbench resume runs/first/checkpoints/epoch-5.npz --out runs/second
     """  # noqa: D301
+    check_there(source)
     from psbench.checkpoints.chain import find, home_of, resume_spec
     from psbench.experiment import Experiment
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from psbench.cli.app import app, put, say, show
+from psbench.cli.app import app, check_there, put, say, show
 from psbench.cli.options import AsJson, Processes
+from psbench.system.files import check_new_file, check_writable
 
 
 @app.command("report")
@@ -28,6 +29,7 @@ def report_command(
       psbench report runs/first
       psbench report runs/bsp runs/asp --out bsp-asp.html
     """  # noqa: D301
+    check_there(*folders)
     from psbench.results.report import write_report
     from psbench.results.run import load_runs
 
@@ -83,6 +85,9 @@ def why_command(
       psbench why runs/asp --against runs/bsp
       psbench why runs/asp --against runs/bsp --causes staleness,rate --seeds 10 --out runs/why
     """  # noqa: D301
+    check_there(folder, against)
+    if out is not None:
+        check_writable(out)
     from psbench.causes import why
 
     names = None if causes is None else [name.strip() for name in causes.split(",")]
@@ -120,6 +125,9 @@ def optimal_command(
       psbench optimal runs/asp runs/bsp
       psbench optimal runs/asp runs/bsp --unlike-data --out optimal.html
     """  # noqa: D301
+    check_there(*folders)
+    if out is not None:
+        check_new_file(out)
     from psbench.optimal import optimal_time
     from psbench.results.run import load_runs
 

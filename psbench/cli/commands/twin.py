@@ -47,6 +47,7 @@ def calibrate_command(
     """  # noqa: D301
     if runs and (spec is not None or settings or scheduler):
         raise ParameterError("calibrate: --from uses saved runs as they are; remove SPEC, --set, --scheduler")
+    check_there(*runs or ())
     experiment = None if runs else read_live(spec, settings, scheduler)
     with starting("psbench: loading torch and Dask"):
         from psbench.results.run import Run
@@ -115,6 +116,7 @@ def predict_command(
       psbench predict profile.yaml --strategy ssp --over strategy.staleness_bound=0,1,2,4,8 --target 0.95
       psbench predict profile.yaml --strategy local_sgd --over strategy.local_steps=1,2,4,8,16 --out H.html
     """  # noqa: D301
+    check_there(profile)
     curve = None
     if over is not None:
         path, _, texts = over.partition("=")
@@ -178,7 +180,7 @@ def twin_command(
       psbench twin --from twin --json
     """  # noqa: D301
     if recorded is not None and (spec or settings or scheduler or quick):
-        raise ParameterError("twin: --from evaluates stored runs; remove SPEC, --set, --quick")
+        raise ParameterError("twin: --from evaluates stored runs; remove SPEC, --set, --scheduler, --quick")
     check_there(recorded)
     experiment = read_live(spec, settings, scheduler) if spec or settings or scheduler else None
     with starting("psbench: loading torch and Dask"):

@@ -204,6 +204,8 @@ def test_it_is_controlled_by_name_and_all_readers_have_the_same(
     monkeypatch.setattr(of_calls, "info", lambda *of: lines.append(of[0] % of[1:]))
     submitted = ps.submit(experiment(PAIR, scheduler, 4, stop=FOREVER), client=client)  # on all six threads
     reader, asked = ps.attach(submitted.name, client=client), list[str]()
+    with pytest.raises(ps.SpecError, match="unknown fault 'losst'; did you mean 'lost'"):
+        submitted.press(1, "losst")  # type: ignore
 
     def observer(log: EventLog) -> None:
         if not asked:
@@ -308,6 +310,8 @@ def test_what_cannot_run_is_refused_before_any_work_starts(
         with pytest.raises((SpecError, DataError), match=message):
             ps.submit(given, client=client, **options)
     assert Registry(client, LIMITS).runs() == []
+    with pytest.raises(SpecError, match="client: expected a Client of Dask, as Client"):
+        ps.attach("asp", client=scheduler)
 
 
 def test_the_shell_lines_of_the_how_to_run(
