@@ -101,11 +101,9 @@ def test_a_comparison_names_what_misses_its_goal():
     assert [text for text in found.misses() if "ssp: +28.7" in text]
 
 
-#: pairs that were predicted in the other order; of eight live means as many as bands hold at least, which
-#: claim nine of ten: fewer would be in one of 26 networks
-WRONG_PAIRS, HELD = {"racks": 1}, 6
-#: median widths where the goal is not reached: measured 21 and 36 %, and a quarter more
-WIDTHS = {"one_slow": 0.45}
+#: of eight live means as many as bands hold at least, which claim nine of ten: fewer would be in one of 26
+#: networks
+HELD = 6
 
 
 @needs_root
@@ -123,7 +121,7 @@ def test_predictions_hold_on_shaped_networks(name, tmp_path):
     assert not [row for row in found.rows if row.refused]
     beyond = {row.name: row.error for row in found.rows if abs(row.error) > row.goal}
     assert not beyond, f"goals are 10 % for {FITTED} and 15 % for others; measured:\n{found}"
-    wrong, most = found.wrong_order(), WRONG_PAIRS.get(name, 0)
-    assert len(wrong) <= most, f"the goal is the live order wherever it exceeds noise; {wrong} of\n{found}"
+    wrong = found.wrong_order()
+    assert not wrong, f"the goal is the live order wherever it exceeds noise; {wrong} of\n{found}"
     assert found.held >= HELD, f"bands hold {found.held} of\n{found}"
-    assert found.width <= WIDTHS.get(name, WIDTH), f"the goal is a median width of {WIDTH:.0%}:\n{found}"
+    assert found.width <= WIDTH, f"the goal is a median width of {WIDTH:.0%}:\n{found}"

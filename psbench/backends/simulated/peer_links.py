@@ -221,7 +221,12 @@ class PeerLinks:
         arrivals = [[*key, at_s] for key, at_s in sorted(self._arrivals.items())]
         busy = {"up_free_s": self._up_free, "down_free_s": self._down_free}
         lines = [[*line, free_s] for line, free_s in sorted(self._line_free.items())]
-        state: dict[str, Any] = {**busy, "arrivals": arrivals, "held_s": sorted(self._held_s.items()), "lines": lines}
+        state: dict[str, Any] = {
+            **busy,
+            "arrivals": arrivals,
+            "held_s": sorted(self._held_s.items()),
+            "lines": lines,
+        }
         state["sent_s"] = self._sent_s
         if self._coming is not None:
             state["coming"] = [[place, *each] for place, own in self._coming.items() for each in own]
