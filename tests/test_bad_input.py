@@ -227,7 +227,7 @@ def test_report_that_cannot_be_written(saved, tmp_path, capsys):
 COMMANDS = {
     "no such command": (["runn"], ("'runn'", "see psbench --help")),
     "no such kind": (["list", "stratgies"], ("stratgies", "did you mean 'strategies'?")),
-    "no such strategy to list": (["list", "strategies", "spp"], ("unknown strategy 'spp'", "'ssp'")),
+    "no such strategy to list": (["list", "strategies", "sspp"], ("unknown strategy 'sspp'", "'ssp'")),
     "no such model to list": (["list", "models", "ressnet20"], ("unknown model", "'resnet20'")),
     "no such loss to list": (["list", "losses", "huper"], ("unknown loss 'huper'", "'huber'")),
     "no such metric to list": (["list", "metrics", "perplexty"], ("unknown metric", "'perplexity'")),
