@@ -316,6 +316,9 @@ def test_messages_between_workers_take_what_every_pair_of_options_says(names):
         links, more = PeerLinks(profile, size), pauses[sender] + pauses[receiver]
         more += alone.ends(sender, receiver)
         assert links.send(sender, receiver, now) == pytest.approx(now + size / rate + waits + more)
+    rings = PeerLinks(profile, size), Network(profile)
+    rings[1].advance(now)
+    assert rings[0].ring([0, 1, 2], now) == pytest.approx(now + rings[1].ring(size, [0, 1, 2]))
 
 
 def test_a_process_sends_and_takes_in_one_model_after_another():

@@ -205,16 +205,24 @@ def test_reports_and_orders_may_take_time():
 
     With times, worker 0 begins at 0.5 s and its report comes at 2; at 2.5 both hear that they meet, at 4.5
     worker 1 is done and sends, at 5 worker 0 begins again. Without, both models are there 1 s after its step.
+    Where a process takes .25 s for each message, worker 1 has sent at 4.75, reports at 5, when it has taken in
+    worker 0's, and worker 0 has its model at 5.5. It is met again by 6.5, the end of its step, and reports
+    when it has sent and taken in models until 7.
     """
     links = {"name": "trace", "seconds": [[0.5]] * 4}
-    for link_time, pushes in ((None, {0: [1.0, 3.0], 1: [4.0]}), (links, {0: [2.0, 6.5], 1: [5.0]})):
+    for link_time, message_s, pushes in (
+        (None, None, {0: [1.0, 3.0], 1: [4.0]}),
+        (links, None, {0: [2.0, 6.5], 1: [5.0]}),
+        (links, 0.25, {0: [2.0, 7.5], 1: [5.5]}),
+    ):
         machines = {"workers": 2, "speed": [1.0, 0.25], "latency_s": 0.5, "bandwidth_mbit_s": 1e12}
         steps = {"step_time": "constant", "seconds_per_step": 1.0, "seconds_per_sample": 1e-12}
-        given = {"cluster": {**machines, **steps, "link_time": link_time}, "timing_only": True}
+        more = {"link_time": link_time, "peer_message_s": message_s}
+        given = {"cluster": {**machines, **steps, **more}, "timing_only": True}
         log = ps.run(ps.Experiment(strategy="ad_psgd", stop={"updates": 5}, **given)).log.of_kind(Kind.PUSH)
         for worker, times in pushes.items():
             own = log["time_s"][log["worker"] == worker][: len(times)]
-            assert own == pytest.approx(times), (link_time, worker)
+            assert own == pytest.approx(times), (more, worker)
 
 
 # -------------------------------------------------------------------- checkpoints
@@ -242,12 +250,16 @@ def test_a_run_goes_on_from_a_checkpoint(name, tmp_path):
 
 
 def test_at_a_full_exchange_a_resumed_run_has_the_same_bits(tmp_path):
+    links = {"peer_message_s": 1e-3, "peer_pause_s": 2e-3, "link_time": "constant", "racks": [0, 0, 1, 1]}
     experiment = ps.Experiment(
         **TINY | {"stop": {"epochs": 3}, "checkpoint_every": 1.0}, strategy=made(graph="complete")
     )
+    cluster = experiment.cluster.model_dump() | links
+    experiment = experiment.but(cluster=cluster)
     whole = ps.run(experiment, folder=tmp_path / "run")
     resumed = ps.resume(first_checkpoint(whole), folder=tmp_path / "again")
     assert resumed.log.digest() == whole.log.digest()
+    assert resumed.log.columns()["time_s"].tolist() == whole.log.columns()["time_s"].tolist()
     torch.testing.assert_close(resumed.parameters, whole.parameters, rtol=0, atol=0)
 
 
