@@ -86,6 +86,16 @@ def naming(what: str) -> Iterator[None]:
         raise
 
 
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """Return the nearest name, of equally near ones one with the same first letter; empty without any."""
+    near = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
+
+    def nearness(each: str) -> tuple[float, bool]:
+        return difflib.SequenceMatcher(None, each, name).ratio(), each[:1] == name[:1]
+
+    return max(near, key=nearness, default="")
+
+
 class SpecError(PsbenchError):
     """A specification is invalid."""
 
@@ -95,10 +105,8 @@ class UnknownName(SpecError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
-        small = name.lower()
-        swapped = [each for each in self.known if sorted(each) == sorted(small)]
-        near = swapped or difflib.get_close_matches(small, self.known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = _nearest(name.lower(), self.known)
+        hint = f"; did you mean {near!r}?" if near else ""
         super().__init__(f"unknown {kind} {name!r}{hint} (known: {', '.join(self.known)})")
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:

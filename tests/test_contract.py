@@ -272,7 +272,48 @@ class DroppingApply(Mean):
         return [Apply([pushes[0], pushes[0]], [0.5, 0.5])]
 
 
+class Nothing(Part):
+    """Decides nothing."""
+
+    name: ClassVar[str] = "broken_nothing"
+
+    def on_push(self, push: Push, view: Any) -> Any:
+        return None
+
+
+class Counting(Part):
+    """Sets an attribute, which a part that is frozen does not have."""
+
+    name: ClassVar[str] = "broken_counting"
+
+    def on_push(self, push: Push, view: Any) -> list[Action]:
+        self.count = view.version
+        return super().on_push(push, view)
+
+
+class Personal(Part):
+    """Releases a push."""
+
+    name: ClassVar[str] = "broken_personal"
+
+    def on_push(self, push: Push, view: Any) -> Any:
+        return [Commit([push]), Release(push)]  # type: ignore[arg-type]
+
+
+class Lonely(Part):
+    """Commits a push that is in no list."""
+
+    name: ClassVar[str] = "broken_lonely"
+
+    def on_push(self, push: Push, view: Any) -> Any:
+        return [Commit(push), Release(push.worker)]  # type: ignore[arg-type]
+
+
 BROKEN = {
+    Nothing: "Most likely a hook returns None or a single action; return a list",
+    Counting: "Most likely a hook sets an attribute of the part; keep what changes in a PrivateAttr",
+    Personal: r"Most likely an action names a push instead of its worker, as Release\(push.worker\)",
+    Lonely: r"Most likely Commit is given a push instead of a list, as Commit\(\[push\]\)",
     Undeclared: r"every version has one push.*`singly = True`",
     Silent: r"neither released nor held .* Most likely on_push or on_join returns too little",
     Stalling: r"no worker can ever continue; worker .*: barrier.*on_leave, does not release",

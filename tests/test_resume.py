@@ -389,7 +389,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(DataError, match="no checkpoint to resume from"):
         resume(tmp_path)
     run(toy("bsp", checkpoint_every=None), folder=tmp_path / "run")
-    with pytest.raises(DataError, match="without the state needed"):
+    with pytest.raises(DataError, match="without the state needed to resume; a run with checkpoint_every"):
         resume(tmp_path / "run" / "model.npz")
     run(toy("bsp"), folder=tmp_path / "two")
     first, second = checkpoints(tmp_path / "two")

@@ -18,8 +18,8 @@ _MARKS = 7
 _STEPS = (30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 #: an axis is in seconds up to this many, and in minutes up to so many
 _SECONDS, _MINUTES = 120, 7200
-#: numbers of a parameter whose largest is more than this many times the smallest lie on a logarithmic axis
-_DECADES = 20
+#: numbers of a parameter whose largest is at least this many times the smallest lie on a logarithmic axis
+_WIDE = 20
 
 
 def time_axis(data: Data, *columns: str) -> alt.Axis:
@@ -57,12 +57,15 @@ def value_axis(number_format: str, **more: Any) -> alt.Axis:
 def parameter_axis(values: pd.Series[Any], path: str) -> alt.X:
     """Return the channel of a column `x` of a parameter's values: numbers to scale, names side by side.
 
-    Logarithmic if the numbers span more than a decade. `path` is the parameter's, as in a specification.
+    `path` is the parameter's, as in a specification.
+
+    >>> [parameter_axis(pd.Series([1, last]), "lr").to_dict()["scale"].get("type") for last in (19.9, 20)]
+    [None, 'log']
     """
     title = words_of_field(path)
     if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
         return alt.X("x:N", title=title, sort=None, axis=alt.Axis(labelAngle=0))
-    wide = len(values) > 0 and values.min() > 0 and values.max() / values.min() >= _DECADES
+    wide = len(values) > 0 and values.min() > 0 and values.max() / values.min() >= _WIDE
     scale = alt.Scale(type="log", nice=False, padding=12) if wide else alt.Scale(zero=False, padding=12)
     ticks = sorted(values.unique().tolist())
     # without digits Vega writes 112 as 1.1e+2

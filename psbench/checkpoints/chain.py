@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from psbench.checkpoints.file import Checkpoint
-from psbench.checkpoints.validation import check_state
+from psbench.checkpoints.validation import ONLY_A_MODEL, check_state
 from psbench.core.log import ROW, EventLog
 from psbench.errors import DataError
 from psbench.system.files import why_missing
@@ -206,5 +206,5 @@ def resume_spec(path: Path) -> dict[str, Any]:
     """
     spec = Checkpoint.state_of(path).get("spec")
     if not isinstance(spec, dict):
-        raise DataError(f"{path}: holds only a model, without the state needed to resume")
+        raise DataError(f"{path}: {ONLY_A_MODEL}")
     return spec

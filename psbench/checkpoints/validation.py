@@ -28,6 +28,10 @@ FREE = (
     *("connection", "recovery"),
     "timing_only",  # has a message of its own
 )
+#: what is wrong with a file that a run without checkpoints has written
+ONLY_A_MODEL = (
+    "holds only a model, without the state needed to resume; a run with checkpoint_every writes checkpoints"
+)
 #: what code raises that restores a state which is not one of its own
 RESTORING = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, ArithmeticError)
 
@@ -58,7 +62,7 @@ def check(path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
     """
     state = checkpoint.state
     if "spec" not in state or "log" not in state:
-        raise DataError(f"{path}: holds only a model, without the state needed to resume")
+        raise DataError(f"{path}: {ONLY_A_MODEL}")
     if "engine" not in state or state["engine"] is None:
         raise DataError(
             f"{path}: was written during a measurement and holds only the model; resume from another "

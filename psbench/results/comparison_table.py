@@ -109,6 +109,8 @@ def censored(
 
     >>> censored("t", [2.0, None], [9.0, 10.0]), censored("t", [2.0], [9.0])
     ({'t_reached': 1, 't_at_least_s': 6.0}, {'t_reached': 1, 't_at_least_s': None})
+    >>> censored("t", [2.0, None], [9.0, None])  # the second has no end either
+    {'t_reached': 1, 't_at_least_s': None}
     """
     known = [end if time is None else time for time, end in zip(times, ends, strict=False)]
     reached = sum(time is not None for time in times)

@@ -24,6 +24,13 @@ from psbench.testing.variants import variants
 
 #: random clusters for each end of a hyper-parameter's range
 _CLUSTERS_AT_ENDS = 4
+#: likely causes of errors that Python raises, by a piece of their message
+_LIKELY = {
+    "object is not iterable": "a hook returns None or a single action; return a list of actions, or []",
+    "Instance is frozen": "a hook sets an attribute of the part; keep what changes in a PrivateAttr",
+    "unhashable type: 'Push'": "an action names a push instead of its worker, as Release(push.worker)",
+    "object of type 'Push' has no len()": "Commit is given a push instead of a list, as Commit([push])",
+}
 #: pushes without a commit after which a strategy is taken never to commit; a k-variant with a larger k would
 #: be refused wrongly
 _PATIENCE = 2000
@@ -390,7 +397,9 @@ def _guard(where: str, do: Callable[[], Any]) -> Any:
     except PsbenchError:
         raise
     except Exception as error:
-        raise BrokenContract(f"{where}: a part raised {type(error).__name__}: {error}") from error
+        words = " ".join(str(error).split())
+        likely = next((f". Most likely {why}" for text, why in _LIKELY.items() if text in words), "")
+        raise BrokenContract(f"{where}: a part raised {type(error).__name__}: {words}{likely}") from error
 
 
 def _played(strategy: AnyStrategy, seed: int, events: int, **options: Any) -> ScriptedCluster:

@@ -266,6 +266,19 @@ def test_links_between_workers_go_on_where_they_were():
         assert each.send(0, 2, 1.0) == pytest.approx(1.0 + 300_000 / 375e3 + 0.5)
 
 
+def test_lines_to_racks_go_on_where_they_were():
+    """A push is on its way over a line, and an answer, which is longer, back over another."""
+    _, profile = made(("two racks in turn",))
+    network, again = Network(profile), Network(profile)
+    for worker in range(WORKERS):
+        network.up(worker, 900_000 * (1 + worker), 0.0)
+        network.down(worker, 4_000_000 * (1 + worker), 0.0)
+    again.load_state_dict(json.loads(json.dumps(network.state_dict())))
+    for worker in range(WORKERS):
+        for way in ("up", "down"):
+            assert getattr(again, way)(worker, 1000, 0.5) == getattr(network, way)(worker, 1000, 0.5)
+
+
 def test_a_model_pauses_while_it_waits_for_its_link():
     """The first is 300 ms on the link up; of the second's pauses of 500 ms the first 300 pass meanwhile."""
     _, profile = made(())

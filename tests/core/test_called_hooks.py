@@ -159,6 +159,13 @@ class Shifting(Half):
         return 0.5
 
 
+class Setting(Half):
+    name = "vain_setting"
+
+    def on_push(self, push, view):
+        return super().on_push(push, view)
+
+
 class OwnFloats(Half):
     name = "vain_own_floats"
 
@@ -219,6 +226,10 @@ NEVER = {
     "shift_rate of answers": (
         {"communication": {"name": "every_step", "codec_down": {"name": "vain_shifting"}}},
         r"codec_down 'vain_shifting' overrides shift_rate\(\)",
+    ),
+    "on_push of answers": (
+        {"communication": {"name": "every_step", "codec_down": {"name": "vain_setting"}}},
+        r"codec_down 'vain_setting' overrides on_push\(\), .* which no rule sets",
     ),
     "a codec in a ring": (
         {

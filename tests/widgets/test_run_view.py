@@ -15,6 +15,7 @@ from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.metrics.recording_reader import recording
 from psbench.metrics.rows import end_of
+from psbench.percents import UNIT
 from psbench.progress import RunProgress
 from psbench.runs.execution import run
 from psbench.strategies import make_strategy
@@ -23,6 +24,7 @@ from psbench_widgets.bridge import Job
 from psbench_widgets.figures import FIGURES, Figures, Shown
 from psbench_widgets.moment_tree import tree_at
 from psbench_widgets.playback import _composition
+from psbench_widgets.run_table import RunEntry
 from psbench_widgets.run_view import RunView
 
 
@@ -74,6 +76,11 @@ def test_a_moment_that_is_asked_for_is_of_the_rows_so_far(done: Any) -> None:
         end_s = end_of(log.rows())
         view.show_moment(end_s)
         assert sent[-1]["films"][0]["end_s"] == end_s
+    view._due = float("inf")  # as if the last drawing had been a moment ago
+    for is_seen in (False, True):
+        view.is_seen = is_seen
+    view.refresh()
+    assert view._read == len(log)  # who comes back sees the newest at once
     figures.close()
 
 
@@ -255,6 +262,41 @@ def test_where_no_worker_waited_the_page_says_so(done: Any) -> None:
         figures.until(at_s)
         assert (idle.state, idle.nothing) == ("done", nothing)
     figures.close()
+
+
+def test_many_workers_are_drawn_in_tenths_from_least_to_most() -> None:
+    """Worker 0 is the fastest, so that neither order is that of the numbers."""
+    cluster = {"workers": 30, "speed": [3 - 0.08 * worker for worker in range(30)], "step_time": "constant"}
+    many = run(Experiment(strategy="ssp", cluster=cluster, stop={"updates": 600}, timing_only=True))
+    figures, tenths = Figures(), [f"{10 * i}-{10 * i + 10}{UNIT}" for i in range(10)]
+    figures.show(Shown("ssp", many.log, many.meta))
+    figures.refresh(final=True)
+    pushed, fates, spent = (figures.charts[name] for name in ("share", "contributions", "time_use"))
+    shares = {row["worker"]: row["share"] for row in pushed.rows()}
+    used = {tenth: sum(r["gradients"] for r in fates.rows() if r["worker"] == tenth) for tenth in tenths}
+    waits = {row["worker"]: row["fraction"] for row in spent.rows() if row["phase"] == "wait"}
+    for found in (shares, used, waits):
+        assert list(found) == tenths
+        assert list(found.values()) == sorted(found.values())
+        assert found[tenths[0]] < found[tenths[-1]]
+    assert sum(used.values()) == metrics.contributions(many.log)["gradients"].sum()
+    assert all("those that push least to those that push most" in each.note for each in (pushed, fates))
+    assert "those that wait least to those that wait most" in spent.note
+    figures.close()
+
+
+def test_of_two_runs_the_nearer_instant_is_sought(done: Any) -> None:
+    sent: list[dict[str, Any]] = []
+    view = RunView(Figures(), sent.append)
+    other = run(Experiment(strategy="bsp", stop={"epochs": 1}))
+    view.show(*(RunEntry(i, each.experiment, "finished", run=each) for i, each in enumerate((done, other))))
+    every = [each.recording().instants["update"] for each in view._shown]
+    for own, others in (every, every[::-1]):
+        at_s = float(own[3])
+        for back, side in ((False, [t for t in others if t > at_s]), (True, [t for t in others if t < at_s])):
+            view.seek("update", at_s, back)
+            nearest = min([*side, own[2 if back else 4]], key=lambda time_s: abs(time_s - at_s))
+            assert (sent[-1]["sought"], sent[-1]["at"]) == ("update", nearest)
 
 
 def test_the_curve_of_all_bounds_is_behind_runs_on_its_own_machines_only() -> None:
