@@ -8,10 +8,10 @@ import re
 import statistics
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from widgets.direct import violations
+from widgets.jupyter import FLAGS, browser_path, seldom_asking
 
 from psbench.core.log import EventLog, Kind
 from psbench.errors import ParameterError, SpecError
@@ -358,13 +358,20 @@ LINES = """(place) => [...document.querySelector('.fits > table').querySelectorA
 NAMES = ["All-Reduce with a momentum of 0.9", "delay_compensated_asp_with_lambda_0.04", "ASP", "ssp_of_3"]
 
 
+@pytest.fixture(scope="module")
+def chromium():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if (path := browser_path()) is None:
+        pytest.skip("no Chromium")
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_first_table_of_eight_long_names_fits_on_a_screen(runs, tmp_path):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = Path("/usr/bin/chromium")
-    if not chromium.exists():
-        pytest.skip("no Chromium")
+def test_the_first_table_of_eight_long_names_fits_on_a_screen(runs, tmp_path, chromium):
     costs = {"busy_watts": 100.0, "idle_watts": 40.0, "price_per_hour": 3.6}
     cluster = {"workers": 3, "speed": [1, 1, 0.5], "costs": costs}
     priced = [execute(run.experiment.but(cluster=cluster, stop={"epochs": 1})) for run in runs[:2]]
@@ -372,76 +379,59 @@ def test_the_first_table_of_eight_long_names_fits_on_a_screen(runs, tmp_path):
     found = compare([*named, *(live(run, f"{run.meta['name']}, live") for run in named)])
     assert len(found.groups) == 8
     path = found.report(tmp_path / "r.html")
-    with sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=str(chromium), args=["--no-sandbox"])
-        page = browser.new_context(java_script_enabled=False).new_page()  # no chart is needed here
-        for width in (1366, 1024):
-            page.set_viewport_size({"width": width, "height": 768})
-            page.goto(path.as_uri())
-            assert page.locator(".fits > table").evaluate(OVER) <= 1
-            assert page.evaluate("() => document.documentElement.scrollWidth") == width
-            if width == 1366:
-                assert {*page.evaluate(LINES, "tbody td")} == {1}
-                assert max(page.evaluate(LINES, "th")) == 2
-        shown = page.locator(".fits thead th").all_text_contents()
-        assert {"virtual time (s)", "wall time (s)", "val. accuracy", "waiting", "energy (J)"} <= {*shown}
-        assert {*shown} < {*found.cells()[0]}
-        browser.close()
+    context = chromium.new_context(java_script_enabled=False)  # no chart is needed here
+    page = context.new_page()
+    for width in (1366, 1024):
+        page.set_viewport_size({"width": width, "height": 768})
+        page.goto(path.as_uri())
+        assert page.locator(".fits > table").evaluate(OVER) <= 1
+        assert page.evaluate("() => document.documentElement.scrollWidth") == width
+        if width == 1366:
+            assert {*page.evaluate(LINES, "tbody td")} == {1}
+            assert max(page.evaluate(LINES, "th")) == 2
+    shown = page.locator(".fits thead th").all_text_contents()
+    assert {"virtual time (s)", "wall time (s)", "val. accuracy", "waiting", "energy (J)"} <= {*shown}
+    assert {*shown} < {*found.cells()[0]}
+    context.close()
 
 
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
-def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path, scheme):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = Path("/usr/bin/chromium")
-    if not chromium.exists():
-        pytest.skip("no Chromium")
+def test_every_chart_is_drawn_in_a_browser_without_internet(comparison, tmp_path, chromium, scheme):
     path = comparison.report(tmp_path / "r.html")
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--disable-background-networking",
-    ]
-    with sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=str(chromium), args=flags)
-        page = browser.new_context(color_scheme=scheme, offline=True).new_page()
-        page.set_default_timeout(240_000)
-        said: list[str] = []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(path.as_uri())
-        page.wait_for_selector("body[data-state=drawn]")
-        assert violations(page, "body") == []
-        assert page.locator(".chart svg").count() == page.locator(".chart").count() > 20
-        page.locator("select[data-chart]").first.select_option("epoch")
-        page.wait_for_function(
-            "document.querySelector('#chart-0 svg').textContent.includes('epochs (samples')"
-        )
-        page.set_viewport_size({"width": 1366, "height": 768})
-        assert {*page.evaluate(LINES, "tbody td")} == {1}  # a value stands beside its interval
-        over = f"Math.max(...[...document.querySelectorAll('.chart svg, .fits > table')].map({OVER}))"
-        page.wait_for_function(f"{over} <= 1")
-        page.set_viewport_size({"width": 1024, "height": 800})
-        page.wait_for_function(f"{over} <= 1")  # no table and no chart is cut off on a screen
-        page.set_viewport_size({"width": 640, "height": 800})  # where a legend needs another row
-        cut = (
-            "[...document.querySelectorAll('.role-legend-label text')].filter((it) => "
-            "it.getBoundingClientRect().top < it.closest('svg').getBoundingClientRect().top - 1).length"
-        )
-        page.wait_for_function(f"{cut} === 0")
-        page.emulate_media(media="print")
-        page.add_style_tag(content="main { width: 688px }")  # A4 with its margins; the window has its size
-        page.wait_for_function(f"{over} <= 1")  # nor on paper
-        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # where no chart is shrunk
-        shrunk = "it => it.getBoundingClientRect().width / it.viewBox.baseVal.width"
-        assert (
-            page.evaluate(f"Math.min(...[...document.querySelectorAll('.chart svg')].map({shrunk}))") > 0.99
-        )
-        page.wait_for_function(f"{over} <= 1")
-        legends = "[...document.querySelectorAll('.role-legend-label text')]"
-        assert page.evaluate(f"{legends}.filter(it => it.textContent.includes('…')).length") == 0
-        browser.close()
+    context = chromium.new_context(color_scheme=scheme, offline=True)
+    page = seldom_asking(context.new_page())
+    page.set_default_timeout(240_000)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(path.as_uri())
+    page.wait_for_selector("body[data-state=drawn]")
+    assert violations(page, "body") == []
+    assert page.locator(".chart svg").count() == page.locator(".chart").count() > 20
+    page.locator("select[data-chart]").first.select_option("epoch")
+    page.wait_for_function("document.querySelector('#chart-0 svg').textContent.includes('epochs (samples')")
+    page.set_viewport_size({"width": 1366, "height": 768})
+    assert {*page.evaluate(LINES, "tbody td")} == {1}  # a value stands beside its interval
+    over = f"Math.max(...[...document.querySelectorAll('.chart svg, .fits > table')].map({OVER}))"
+    page.wait_for_function(f"{over} <= 1")
+    page.set_viewport_size({"width": 1024, "height": 800})
+    page.wait_for_function(f"{over} <= 1")  # no table and no chart is cut off on a screen
+    page.set_viewport_size({"width": 640, "height": 800})  # where a legend needs another row
+    cut = (
+        "[...document.querySelectorAll('.role-legend-label text')].filter((it) => "
+        "it.getBoundingClientRect().top < it.closest('svg').getBoundingClientRect().top - 1).length"
+    )
+    page.wait_for_function(f"{cut} === 0")
+    page.emulate_media(media="print")
+    page.add_style_tag(content="main { width: 688px }")  # A4 with its margins; the window has its size
+    page.wait_for_function(f"{over} <= 1")  # nor on paper
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")  # where no chart is shrunk
+    shrunk = "it => it.getBoundingClientRect().width / it.viewBox.baseVal.width"
+    assert page.evaluate(f"Math.min(...[...document.querySelectorAll('.chart svg')].map({shrunk}))") > 0.99
+    page.wait_for_function(f"{over} <= 1")
+    legends = "[...document.querySelectorAll('.role-legend-label text')]"
+    assert page.evaluate(f"{legends}.filter(it => it.textContent.includes('…')).length") == 0
+    context.close()
     assert said == []
