@@ -206,8 +206,8 @@ def test_reports_and_orders_may_take_time():
     With times, worker 0 begins at 0.5 s and its report comes at 2; at 2.5 both hear that they meet, at 4.5
     worker 1 is done and sends, at 5 worker 0 begins again. Without, both models are there 1 s after its step.
     Where a process takes .25 s for each message, worker 1 has sent at 4.75 and reports at 5, as it has taken
-    in worker 0's; that one has its model at 5.5. It is met again by 6.5, the end of its step, and reports when
-    it has sent and taken in models until 7.
+    in worker 0's; that one has its model at 5.5. It is met again by 6.5, the end of its step, and reports
+    when it has sent and taken in models until 7.
     """
     links = {"name": "trace", "seconds": [[0.5]] * 4}
     for link_time, message_s, pushes in (
