@@ -66,4 +66,4 @@ def _ahead(lead: int, bound: int) -> str:
     if bound < 0:
         return steps
     more = {1: "one"}.get(lead - bound, str(lead - bound))
-    return f"{steps}: {more} more than its bound of {bound} allows"
+    return f"{steps}, {more} more than its bound of {bound} allows"

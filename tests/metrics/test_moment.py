@@ -29,7 +29,7 @@ def test_a_wait_is_explained_with_the_lead_and_the_bound(ssp: Any) -> None:
     state = moment(recorded, 2.5)
     assert [(w.worker, w.phase, w.clock) for w in state.workers] == [(0, "wait", 2), (1, "compute", 0)]
     assert state.sentences == [
-        "Worker 0 waits 1 s for worker 1: it is 2 steps ahead of the slowest: "
+        "Worker 0 waits 1 s for worker 1: it is 2 steps ahead of the slowest, "
         "one more than its bound of 1 allows"
     ]
     assert state.workers[0].progress == pytest.approx(0.5)
@@ -40,7 +40,7 @@ def test_a_wait_is_explained_with_the_lead_and_the_bound(ssp: Any) -> None:
 def test_a_wait_by_a_bound_of_0_is_explained_too(scripted: Any) -> None:
     played = scripted({"name": "ssp", "staleness_bound": 0}, [1.0, 3.0], steps=4)
     assert moment(recording(played.log, bounds=[0]), 2.5).sentences == [
-        "Worker 0 waits 2 s for worker 1: it is 1 step ahead of the slowest: "
+        "Worker 0 waits 2 s for worker 1: it is 1 step ahead of the slowest, "
         "one more than its bound of 0 allows"
     ]
 
@@ -62,7 +62,7 @@ def test_a_wait_that_began_before_the_newest_rows_keeps_its_bound() -> None:
     log.add(Kind.PUSH, 5.0, 0, 2, 0, 4, 1, compute_s=0.5)
     spans = recording(log, [0], since)
     whys = {at: spans.whys[why] for at, why in zip(spans.spans["start_s"], spans.spans["why"], strict=True)}
-    bound = "it is 1 step ahead of the slowest: one more than its bound of 0 allows"
+    bound = "it is 1 step ahead of the slowest, one more than its bound of 0 allows"
     assert (whys[2.0], whys[3.0]) == (bound, "no worker continues before all have pushed")
 
 

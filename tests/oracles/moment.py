@@ -77,7 +77,7 @@ def moment(recorded: Recording, time_s: float) -> Moment:
 def wait_sentence(recorded: Recording, span: int) -> str:
     """Return why a worker waits, as a sentence; empty if the span is no wait.
 
-    Such as "Worker 0 waits 71 ms for worker 3: it is 4 steps ahead of the slowest: one more than its bound
+    Such as "Worker 0 waits 71 ms for worker 3: it is 4 steps ahead of the slowest, one more than its bound
     of 3 allows".
     """
     spans = recorded.spans

@@ -130,7 +130,7 @@ def _beyond(lead: int, bound: int | None) -> str:
     if bound is None:
         return ""
     more = "one" if lead - bound == 1 else str(lead - bound)
-    return f": {more} more than its bound of {bound} allows"
+    return f", {more} more than its bound of {bound} allows"
 
 
 def _ahead(rows: Rows, bounds: Sequence[int | None]) -> dict[tuple[int, float], str]:

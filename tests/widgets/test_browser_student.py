@@ -225,7 +225,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     student.press(".psb-first-wait")
     why = panel.web.text_content(".psb-why")
     assert " waiting for worker 3." in why
-    assert "it is 4 steps ahead of the slowest: one more than its bound of 3 allows" in why
+    assert "it is 4 steps ahead of the slowest, one more than its bound of 3 allows" in why
     whole = recording(panel.lab.finished[0].log, [3])
     now = float(panel.web.get_attribute(".psb-stage", "data-now"))
     assert why == told(whole, now, whole.end_s)

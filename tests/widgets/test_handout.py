@@ -73,7 +73,7 @@ def test_it_opens_alone_and_rewinds(
     web.wait_for_selector("#psbench-place[data-state=shown]")
     web.wait_for_function("() => document.querySelectorAll('svg.marks').length > 6")
     web.click(".psb-first-wait")
-    assert "it is 4 steps ahead of the slowest: one more than its bound of 3 allows" in web.text_content(
+    assert "it is 4 steps ahead of the slowest, one more than its bound of 3 allows" in web.text_content(
         ".psb-why"
     )
     web.wait_for_timeout(300)

@@ -37,7 +37,7 @@ export class Prediction {
       { class: "psb-predict-form" },
       h("label", {}, "waits most ", this.most),
       h("label", {}, "accuracy ", this.accuracy, " %"),
-      h("label", {}, "as fast as the previous run ", this.faster, " ×"),
+      h("label", {}, "speed relative to the previous run ", this.faster, " ×"),
     );
     this.fold = popover(
       h(
