@@ -84,7 +84,8 @@ class _Box(NamedTuple):
 def names_of_points(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     """Return the names of the points, and from which width of the chart on each has room.
 
-    The two ends are always named. A run's own point has its label beside it, which no name covers.
+    It has room where it lies over no other name, nor over the run's own point and the words beside that. The
+    two ends come first.
 
     Parameters
     ----------
@@ -106,16 +107,18 @@ def names_of_points(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]
     curve = [place for place, order in enumerate(orders) if order is not None]
     ends = {curve[0], curve[-1]} if curve else set()
     names = [_name(label, place in ends) for place, label in enumerate(labels)]
-    room: list[int | None] = [0 if place in ends else None for place in range(len(labels))]
-    for width in _WIDTHS:
-        at = _pixels(columns, width)
-        boxes = [_box(names[place], *at[place], centred=not orders[place]) for place in range(len(labels))]
-        taken = [box for place, order in enumerate(orders) if order is None for box in _own_boxes(*at[place])]
-        taken += [box for place, box in enumerate(boxes) if room[place] is not None]
-        for place in reversed(curve):  # points of large bounds are furthest apart
-            if room[place] is None and not any(map(boxes[place].meets, taken)):
-                room[place] = width
-                taken.append(boxes[place])
+    room: list[int | None] = [None] * len(labels)
+    pixels = {width: _pixels(columns, width) for width in _WIDTHS}
+    own = [place for place, order in enumerate(orders) if order is None]
+    taken = {width: [box for place in own for box in _own_boxes(*at[place])] for width, at in pixels.items()}
+    # after the ends, points of large bounds, which are furthest apart
+    for place in dict.fromkeys([*curve[-1:], *curve[:1], *reversed(curve)]):
+        for width in reversed(_WIDTHS):  # a wider chart may have no room where a narrower one has
+            box = _box(names[place], *pixels[width][place], centred=not orders[place])
+            if any(map(box.meets, taken[width])):
+                break
+            taken[width].append(box)
+            room[place] = 0 if place in ends and width == _WIDTHS[0] else width
     return {"name": names, "room": room}
 
 

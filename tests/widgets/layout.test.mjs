@@ -5,7 +5,7 @@ import { bySpeed, layout, MANY, sharesAlong } from "../../widgets/psbench_widget
 import { columnsOf, legendOf } from "../../widgets/psbench_widgets/js/legend.js";
 import { Recording } from "../../widgets/psbench_widgets/js/recording.js";
 import { otherThan } from "../../widgets/psbench_widgets/js/result.js";
-import { Strip } from "../../widgets/psbench_widgets/js/strip.js";
+import { Strip, thinned } from "../../widgets/psbench_widgets/js/strip.js";
 
 const numbers = (count) => Array.from({ length: count }, (_, i) => i);
 
@@ -167,15 +167,29 @@ test("a legend has as many columns as its words have room for", () => {
   assert.deepEqual(legendOf({ layer: [{}, { encoding }] }), { words: ["a", "1"], symbol: 400 });
 });
 
-test("the strip of a run under way has means, and says what it does not know", () => {
-  // each second a worker computes for .2 s, and waits
-  const seconds = numbers(100).flatMap((t) => [t, t + 0.2]);
-  const spans = { start_s: seconds, end_s: [...seconds.slice(1), 100], phase: seconds.map((_, i) => i % 2) };
+// The strip of a run under way, and its pieces; workers: what each does, as [phase, start, end] in order.
+function gathering(workers) {
+  const spans = { start_s: [], end_s: [], phase: [] };
+  const rows = workers.map((own) => {
+    const first = spans.phase.length;
+    for (const [phase, start, end] of own) {
+      spans.phase.push(phase);
+      spans.start_s.push(start);
+      spans.end_s.push(end);
+    }
+    return [first, spans.phase.length];
+  });
   const strip = Object.assign(Object.create(Strip.prototype), { gathered: new Map() });
   const piece = (begin, end, whole) => ({
     ...{ begin, end, whole, about: { key: "run 1" }, phases: ["compute", "wait", "switching"] },
-    ...{ rows: [[0, seconds.length]], tables: { spans } },
+    ...{ rows, tables: { spans } },
   });
+  return { strip, piece, parts: () => strip.gathered.get("run 1") };
+}
+
+test("the strip of a run under way has means, and says what it does not know", () => {
+  // each second a worker computes for .2 s, and waits
+  const { strip, piece } = gathering([numbers(100).flatMap((t) => [[0, t, t + 0.2], [1, t + 0.2, t + 1]])]);
   const shares = (whole) =>
     numbers(50).map((i) => strip.share(piece(0, 0, whole), (i * whole) / 50, ((i + 1) * whole) / 50));
   strip.gather(piece(0, 50, 50));
@@ -191,6 +205,55 @@ test("the strip of a run under way has means, and says what it does not know", (
   strip.gathered.clear();
   for (const end of numbers(100).slice(1)) strip.gather(piece(end - 0.9, end - 0.1, 100));
   assert.ok(shares(100).slice(1, 49).every((share) => share > 0.5 && share < 1));
+});
+
+test("a part of the strip is its instants' mean, of waits and of switches", () => {
+  // of 16 instants in a second, in the middles of sixteenths, three are within each wait, and four in a switch
+  const waits = (sixteenths) => (t) => [
+    [1, t, t + sixteenths / 16],
+    [0, t + sixteenths / 16, t + 0.5],
+    [2, t + 0.5, t + 0.75],
+    [0, t + 0.75, t + 1],
+  ];
+  const { strip, piece, parts } = gathering([3.2, 2.7].map((each) => numbers(200).flatMap(waits(each))));
+  strip.gather(piece(0, 0, 200)); // nothing yet
+  assert.deepEqual(parts().times, []);
+  assert.equal(strip.share(piece(0, 0, 200), 0, 1), null);
+  strip.gather(piece(0, 100, 200));
+  strip.gather(piece(100, 100, 200)); // nothing new
+  strip.gather(piece(150, 200, 200));
+  const begins = [...numbers(100), ...numbers(50).map((i) => 150 + i)];
+  assert.deepEqual(parts().begins.map(Math.round), begins);
+  assert.deepEqual(parts().times.map(Math.round), begins.map((begin) => begin + 1));
+  assert.ok(parts().shares.every((share) => Math.abs(share - 7 / 16) < 1e-9));
+  // within a part it is known, before it only if little is missing
+  const within = (at) => strip.share(piece(0, 0, 200), at, at + 0.1);
+  assert.deepEqual([within(0.2), within(120), within(148), within(150.2)].map((share) => share !== null), [
+    ...[true, false, false, true],
+  ]);
+});
+
+test("a long strip is thinned to means of neighbours, and what is missing stays so", () => {
+  // in the first second both workers wait and compute in turn, a part each; later one waits
+  const part = 1 / 200;
+  const turns = numbers(200).map((i) => [i % 2 ? 0 : 1, i * part, (i + 1) * part]);
+  const { strip, piece, parts } = gathering([0, 1].map((phase) => [...turns, [phase, 1, 128]]));
+  strip.gather(piece(0, 1, 1));
+  assert.deepEqual([...new Set(parts().shares)].sort(), [0, 1]);
+  for (let whole = 2; whole <= 64; whole *= 2) strip.gather(piece(whole / 2, whole, whole));
+  strip.gather(piece(127, 128, 128)); // what was before it was not seen
+  const { begins, times, shares } = parts();
+  assert.equal(times.length, 401); // of 802
+  assert.ok(shares.every((share) => Math.abs(share - 0.5) < 1e-9));
+  assert.deepEqual([begins[0], begins[1], times.at(-1)], [0, 2 * part, 128]);
+  assert.ok(begins.every((begin, i) => !i || begin === times[i - 1] || (times[i - 1] === 64 && begin === 127)));
+  assert.equal(strip.share(piece(0, 0, 128), 90, 91), null);
+  // neighbours count by their lengths, both where parts are thinned and where they are drawn
+  const uneven = { begins: [0, 1, 3, 10, 11], times: [1, 3, 4, 11, 12], shares: [0.75, 0, 0.5, 1, 0] };
+  const fewer = { begins: [0, 3, 10], times: [3, 4, 12], shares: [0.25, 0.5, 0.5] };
+  assert.deepEqual(thinned(uneven, 5), fewer);
+  strip.gathered.set("run 1", uneven);
+  assert.ok(Math.abs(strip.share(piece(0, 0, 12), 0, 3) - 0.25) < 1e-9);
 });
 
 test("a run in which no worker waited is not asked what would be if none had", () => {

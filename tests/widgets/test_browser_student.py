@@ -6,6 +6,7 @@ The panel is shown without Jupyter (`direct`), so a width costs a second; its pi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -42,13 +43,14 @@ NAMES = [
     "a failing worker: strategy_switch",
     "data that differs: ssp, speed [1, 1, 1, 0.33]",
 ]
-SHOWN = """() => { const bottom = document.getElementById('scroll').getBoundingClientRect().bottom;
+SHOWN = """() => { const room = document.getElementById('scroll').getBoundingClientRect().bottom;
  const places = ['.psb-presets', '.psb-buttons', '.psb-run', '.psb-stop', '.psb-switch', '.psb-all-settings',
    '.psb-predict summary', '.psb-result', '.psb-timeline-canvas', '.psb-strip', '.psb-scrub', '.psb-why',
    '.psb-slot[data-key=val_accuracy] svg', '.psb-machine'];
  return places.filter((place) => {
-   const box = document.querySelector(place).getBoundingClientRect();
-   return box.height < 5 || box.top < 0 || box.bottom > bottom + 1; }); }"""
+   const boxes = [...document.querySelectorAll(place)].map((each) => each.getBoundingClientRect());
+   const isOut = ({ top, bottom, height }) => height < 5 || top < 0 || bottom > room + 1;
+   return !boxes.length || boxes.some(isOut); }); }"""
 #: the panel beside a file browser on a small screen, and what it has on a larger one: 934 x 808 px
 ONE_SCREEN = {(1366, 768), (934 + BESIDE + 12, 808 + 114)}
 
@@ -126,7 +128,7 @@ class Presses:
 def picture_of_the_readme(screenshots: Path) -> None:
     """Put the three states behind each other, without the margins that stand for JupyterLab."""
     shots = [Image.open(screenshots / f"lab-{name}-light.png") for name in ("wait", "fork", "runs")]
-    frames = [shot.convert("RGB").crop((BESIDE - 12, 80, 1366, 744)) for shot in shots]
+    frames = [shot.convert("RGB").crop((BESIDE - 12, 80, shot.width, shot.height - 12)) for shot in shots]
     frames[0].save(
         screenshots / "lab.webp", save_all=True, append_images=frames[1:], duration=4000, loop=0, quality=70
     )
@@ -204,14 +206,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
         assert panel.web.evaluate(SHOWN) == [], width  # everything that matters is on one screen
 
     # the result before all else, and a moment at which there is something to see, played in ten seconds
-    record = panel.lab.runs[0]
-    numbers = panel.web.locator(".psb-result b").all_text_contents()
-    assert numbers == [
-        f"{100 * record['val_accuracy']:.1f}\u00a0%",
-        f"{record['time_s']:.3g} s",
-        f"{100 * record['idle']:.0f}\u00a0%",
-        f"{record['staleness']:.1f}",
-    ]
+    assert panel.web.locator(".psb-result b").all_text_contents() == said_of(panel.lab.runs[0])
     assert "worker 3 never" in panel.web.text_content(".psb-result p")
     assert panel.web.text_content(".psb-result .psb-link") == "What if no worker waited (ASP)?"
     whole = recording(panel.lab.finished[0].log, [3])
@@ -227,8 +222,8 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert " waiting for worker 3." in why
     assert "it is 4 steps ahead of the slowest, one more than its bound of 3 allows" in why
     whole = recording(panel.lab.finished[0].log, [3])
-    now = float(panel.web.get_attribute(".psb-stage", "data-now"))
-    assert why == told(whole, now, whole.end_s)
+    at_s = float(panel.web.get_attribute(".psb-stage", "data-now"))
+    assert why == told(whole, at_s, whole.end_s)
     under = panel.web.locator(".psb-node").first.locator("text").all_text_contents()
     assert under[0] == "0"
     assert under[1].endswith(" done")
@@ -236,7 +231,8 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     panel.shot(screenshots / "lab-wait-light.png")
 
     # the moment is drawn over charts of the run's time alone: the second curve is of another one
-    first_wait = panel.web.evaluate("document.querySelector('.psb-lab').stage.now")
+    now = "document.querySelector('.psb-lab').stage.now"
+    first_wait = panel.web.evaluate(now)
     go = "(t) => { document.querySelector('.psb-lab').stage.go(t, true); }"
     panel.web.evaluate(go, np.mean([*took.values()]))
     marks = {key: f"[data-key={key}] .psb-mark-now" for key in ("val_accuracy", "trade")}
@@ -245,8 +241,10 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     panel.settle()
 
     waiting_is_high_and_hot_and_messages_are_half_as_high(panel)
+    assert {*panel.web.evaluate(BETWEEN_WAITS)} == {0}  # the boxes around waits do not touch
     the_sentence_stays_in_its_box(panel)
     panel.web.evaluate(go, 0.0)  # all clocks are equal, so none is the last
+    assert "0 s" in panel.web.evaluate(WRITTEN)
     assert {*panel.web.locator(".psb-node text:nth-of-type(3)").all_text_contents()} == {""}
     the_window_of_the_strip_moves_the_moment(panel)
     panel.web.evaluate(go, first_wait)
@@ -261,14 +259,25 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert above[1].startswith("one slow worker -> asp at ")
     of_two_runs_the_one_that_has_ended_does_nothing(panel)
     # the fork's result stands beside its run's
-    fork = panel.lab.runs[0]
-    beside = panel.web.text_content(".psb-result p")
-    assert beside.startswith("asp at ")
-    assert " (no waiting): " in beside
-    assert f"{100 * fork['val_accuracy']:.1f}\u00a0% in {fork['time_s']:.3g}\u00a0s" in beside
-    assert beside.endswith(f"{fork['staleness']:.1f} updates missed per gradient: staler, and as accurate.")
-    inside = "(e) => e.scrollHeight <= e.clientHeight"
-    assert panel.web.locator(".psb-why").evaluate(inside)  # both sentences, whole
+    numbers = panel.web.locator(".psb-result b").all_text_contents()
+    assert numbers == [
+        text for pair in zip(*map(said_of, panel.lab.runs[::-1]), strict=True) for text in pair
+    ]
+    spans = panel.web.locator(".psb-result p span").all_text_contents()
+    assert spans[0] == "one slow worker"
+    assert re.fullmatch(r"asp at [\d.]+ s: staler, and as accurate\.", spans[1])
+    for width, height in sorted(ONE_SCREEN, reverse=True):
+        stands = panel.web.evaluate(now)
+        panel.look(width, height, "light")
+        # a page that was loaded anew stands where it stood, and has both runs on one screen
+        panel.wait("() => document.querySelectorAll('.psb-film').length === 2")
+        panel.settle()
+        assert panel.web.evaluate(now) == stands
+        assert panel.web.evaluate(SHOWN) == [], width
+        the_sentence_stays_in_its_box(panel)  # both sentences, whole
+        panel.web.evaluate(go, first_wait)
+        panel.settle()
+    assert not panel.web.is_visible(".psb-gaps")  # what was expected was expected of one run
     panel.shot(screenshots / "lab-fork-light.png")
     assert panel.audit() == []
     student.press(".psb-tab-compare")
@@ -279,6 +288,19 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     assert student.count <= MOST_PRESSES
     assert panel.errors() == []
     assert panel.lab._error == ""
+
+
+def said_of(run: dict[str, Any]) -> list[str]:
+    """Return the four large numbers of a run."""
+    accuracy, time_s, idle, staleness = (
+        run[name] for name in ("val_accuracy", "time_s", "idle", "staleness")
+    )
+    return [
+        f"{100 * accuracy:.1f}\u00a0%",
+        f"{time_s:.3g} s",
+        f"{100 * idle:.0f}\u00a0%",
+        f"{staleness:.1f}",
+    ]
 
 
 def all_parts_are_at_one_moment(panel: Direct, at_s: float) -> None:
@@ -297,6 +319,29 @@ def all_parts_are_at_one_moment(panel: Direct, at_s: float) -> None:
     assert tree.locator("summary").text_content() == "Computation tree at this moment"
 
 
+#: how opaque it is between the rows where two workers, one above the other, wait at the same moment
+BETWEEN_WAITS = """() => { const { stage } = document.querySelector('.psb-lab');
+  const [{ timeline, recording }] = stage.films;
+  const before = stage.now;
+  stage.rescale(1 / 8);
+  // just before the first wait ends
+  stage.go(stage.films[0].state.workers.find(({ waits }) => waits).until - 1e-4, true);
+  const waiting = stage.films[0].state.workers.filter(({ waits }) => waits);
+  const pen = document.querySelector('.psb-timeline-canvas').getContext('2d');
+  const found = waiting.slice(1).flatMap(({ place, span }, i) => {
+    const begin = Math.max(...[span, waiting[i].span].map((each) => recording.tables.spans.start_s[each]));
+    const { data } = pen.getImageData(timeline.x((begin + stage.now) / 2), place * timeline.row - 1, 1, 2);
+    return waiting[i].place === place - 1 ? [data[3], data[7]] : []; });
+  stage.rescale(8);
+  stage.go(before, true);
+  return found; }"""
+#: words of the timeline, of which the marks of its axis have the unit at the first alone
+WRITTEN = """() => { const pen = CanvasRenderingContext2D.prototype;
+  const { fillText } = pen; const words = [];
+  pen.fillText = function (text, ...at) { words.push(text); return fillText.call(this, text, ...at); };
+  document.querySelector('.psb-lab').stage.draw();
+  pen.fillText = fillText;
+  return words; }"""
 #: of each phase in the timeline, the colour at the upper edge of a row and in its middle; and how many pixels
 #: of waiting the bar at the end of each row has
 DRAWN = """() => { const { stage } = document.querySelector('.psb-lab');

@@ -76,6 +76,13 @@ def test_a_run_is_forked_and_both_futures_are_shown_at_that_moment(panel: Panel)
         "ssp -> asp at 0.25 s",
     ]
     assert message["at"] == 0.25
+    # a page that is loaded anew begins there, and later where the runs were last looked at
+    panel.say("film", at=None, view="late")
+    assert panel.last("films") == message | {"view": "late"}
+    panel.say("moment", at=0.3)
+    panel.say("moment", since=0.3, at=0.4)  # a span that is selected moves no moment
+    panel.say("film", at=None, view="late")
+    assert panel.last("films")["at"] == 0.3
     assert {row["label"] for row in rows(panel, "val_accuracy")} == {
         "ssp",
         "ssp -> asp at 0.25 s",

@@ -23,8 +23,8 @@ from psbench.percents import UNIT
 from psbench_widgets.livechart import LiveChart
 from psbench_widgets.static_picture import as_columns, bare
 
-#: of a curve, pixels: so that one fits on the screen together with the timeline
-HEIGHT = 150
+#: of a curve, pixels: so that one fits on the screen together with the timeline, or with those of two runs
+HEIGHT, BESIDE_HEIGHT = 150, 100
 #: more workers than this are drawn as so many groups of them, sorted by waiting
 MANY, GROUPS = 25, 10
 
@@ -82,7 +82,8 @@ class FigureSpec:
 def _curve(y: str, group: str, note: str = "") -> FigureSpec:
     def make(shown: list[Shown], x: str) -> Any:
         drawn = [each.label for each in shown]
-        chart = charts.curve("source", y, x, labels=_among(shown), shown=drawn, height=HEIGHT)
+        height = BESIDE_HEIGHT if group == "first" and len(shown) > 1 else HEIGHT
+        chart = charts.curve("source", y, x, labels=_among(shown), shown=drawn, height=height)
         spec = bare(chart)
         return spec if group != "first" else _without_axis_titles(spec)
 

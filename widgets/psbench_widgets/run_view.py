@@ -108,6 +108,7 @@ class RunView:
         self._newest = LogPrefix()
         self._shown: list[_Film] = []
         self._stop = self._read = 0  # rows of the log that there are, and that are shown
+        self._rest_s: float | None = None  # the moment at which a run that is over is shown
         self._due = self._affordable = 0.0  # by the clock, and by the time that the run has taken
         self._deferred = 0.0  # the part of the first pause that is made up for after the second drawing
         self._is_seen, self._is_behind, self._was_held = True, False, False
@@ -128,6 +129,7 @@ class RunView:
         self._progress = RunProgress(job.experiment.stop, job.meta)
         self._shown = [_Film(job.experiment, log, label, job.number)]
         self._stop = self._read = 0
+        self._rest_s = None
         self._due = self._affordable = self._deferred = 0.0
         shown = Shown(label, log, job.meta, self._labels())
         self._figures.show(shown, machines=machines_of(job.experiment))
@@ -209,7 +211,7 @@ class RunView:
         if not entries:
             return
         with self._lock:
-            self._job = None
+            self._job, self._rest_s = None, at_s
             self._shown = [_film(each) for each in entries]
             among = self._labels()
             shown = [Shown(e.label, e.run.log, e.run.meta, among) for e in entries if e.run is not None]
@@ -232,15 +234,18 @@ class RunView:
         return self._shown[0].experiment if self._shown else None
 
     def show_moment(self, at_s: float | None, view: str = "", sought: str = "") -> None:
-        """Send the recordings of the displayed runs around a moment (None: the newest).
+        """Send the recordings of the displayed runs around a moment.
 
-        Only the view that asked takes the answer, so that it moves no other; all do if none is named.
+        None: the newest of a run under way; of one that is over where it was last looked at, for a page that
+        was reloaded. Only the view that asked takes the answer, so that it moves no other; all do if none is
+        named.
         """
         with self._lock:
             live = self._job is not None and not self._job.is_over
             if live and at_s is None:
                 self._due = 0.0
                 return
+            at_s = self._rest_s if at_s is None else at_s
             films = [each.around(at_s) for each in self._shown]
             if films and films[0]["workers"]:  # else nothing has happened that could be drawn
                 facts = {"live": live, "at": at_s, "view": view, "sought": sought}
@@ -263,6 +268,7 @@ class RunView:
         """Draw sums, counts and the tree up to a moment, or between two, of a run that is over."""
         with self._lock:
             if self._job is None or self._job.is_over:
+                self._rest_s = at_s if since_s is None else self._rest_s
                 self._figures.until(at_s, since_s)
                 self._send_tree(at_s)
 

@@ -27,6 +27,18 @@ export function select(options, attributes = {}) {
   );
 }
 
+// A dot in the colour that a run has in every chart. `key`: of its recording, as "run 3".
+export function dot(key) {
+  const mark = h("i", { class: "psb-dot" });
+  mark.style.background = `var(--psb-${key.replace(" ", "-")})`;
+  return mark;
+}
+
+const SHORT = 44; // letters
+
+// A name where there is little room; the whole name stands above the timeline.
+export const inShort = (name) => (name.length > SHORT ? `${name.slice(0, SHORT - 1)}…` : name);
+
 // The same as `h` for an element of a picture.
 export function svg(tag, attributes, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);

@@ -252,7 +252,7 @@ class Lab {
       // what is drawn along an axis stands on both pages; the result is of the run that one watches
       if (key !== "take") this.axisPlaces[key].append(this.against);
       this.head.classList.toggle("psb-elsewhere", key !== "watch");
-      this.prediction.gaps.hidden = key !== "watch";
+      this.showGaps();
       this.visibility?.update();
     };
     for (const [key, [title]] of Object.entries(pages)) {
@@ -533,8 +533,14 @@ class Lab {
     this.showResult();
   }
 
+  // What was expected was expected of one run.
+  showGaps() {
+    this.prediction.gaps.hidden = this.tab !== "watch" || this.stage.films.length > 1;
+  }
+
   // Of the run that is shown first, once it is over and no other is under way.
   showResult() {
+    this.showGaps();
     const [recording, beside] = this.stage.films.map((film) => film.recording);
     const line = (shown) => this.model.get("runs").find(({ number }) => `run ${number}` === shown?.about.key);
     const isOver = !this.stage.running && !this.element.dataset.running;
@@ -646,6 +652,7 @@ class Lab {
 
   onRuns() {
     const runs = this.model.get("runs");
+    for (const { number, colour } of runs) this.element.style.setProperty(`--psb-run-${number}`, colour);
     this.runs.show(runs);
     this.explanation.offer(runs);
     this.showResult();

@@ -31,8 +31,8 @@ export function columnsOf({ words, symbol = LOOK.symbolSize }, measure) {
   return `${counts.map((count) => `width >= ${Math.ceil(room(count))} ? ${count} : `).join("")}1`;
 }
 
-// How many letters of a name a chart of this width has room for.
-export const lettersIn = (width) => Math.floor((width - 36) / LETTER);
+// How many letters of a name a chart of this width has room for, beside its axis and the symbol.
+export const lettersIn = (width) => Math.floor((width - 66) / LETTER);
 
 // Whether a name of the legend is longer than that.
 export const isWrapped = (spec, letters) => legendOf(spec).words.some((word) => word.length > letters);

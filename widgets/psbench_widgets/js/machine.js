@@ -3,6 +3,7 @@ import { svg as s } from "./dom.js";
 
 const WIDTH = 360;
 const HEIGHT = 172;
+const WITHOUT_FOOT = 160; // the same without a line at the bottom
 const MIDDLE = 72; // of a ring, from above
 const BEND = 26; // pixels that a line between two workers of a ring is bent
 const NO_COMPOSITION = { name: "", collective: false, peers: false };
@@ -56,6 +57,7 @@ export function machine(state, about, colours, selected, press = null) {
     nodes.append(words(WIDTH / 2, HEIGHT - 3, `${shown.length} of ${all.length} workers, evenly chosen`));
   if (!spelled && named)
     nodes.append(words(WIDTH / 2, HEIGHT - 3, "under each worker: steps done, lead over the slowest"));
+  if (spelled) svg.setAttribute("viewBox", `0 0 ${WIDTH} ${WITHOUT_FOOT}`);
   const awaited = new Set(state.ended ? [] : state.workers.map((w) => w.waitedFor));
   shown.forEach((worker, i) => {
     const at = places[i];

@@ -1,10 +1,9 @@
 // What came of a run, before all else: four numbers, a sentence, and the question that forks.
-import { button, h } from "./dom.js";
+import { button, dot, h, inShort } from "./dom.js";
 import { amount, percent } from "./recording.js";
 import { TERMS } from "./terms.js";
 
 const OTHERS = { asp: "no worker waited (ASP)", bsp: "all waited for all (BSP)" };
-const IN_SHORT = { asp: "no waiting", bsp: "all wait for all" };
 const CLOCKS = { simulated: "virtual time" };
 
 export class Result {
@@ -19,30 +18,57 @@ export class Result {
   show(run, recording, other) {
     this.element.hidden = !run || run.time_s === undefined;
     if (this.element.hidden) return;
-    const clock = CLOCKS[run.backend] ?? "wall-clock time";
-    const epochs = `${amount(run.epochs)} epoch${amount(run.epochs) === "1" ? "" : "s"}`;
-    const numbers = [
-      run.val_accuracy !== null && ["accuracy", percent(run.val_accuracy, 1), "accuracy reached"],
-      ["time", `${amount(run.time_s)} s`, `${clock}, ${epochs}`],
-      run.idle !== null && ["waiting", percent(run.idle), "of time spent waiting"],
-      run.staleness !== null && ["staleness", run.staleness.toFixed(1), "updates missed (mean)"],
-    ];
+    const runs = [run, other].filter((each) => each && each.time_s !== undefined);
+    const numbers = NUMBERS.map(({ name, value, about }) => {
+      const values = runs.map((each) => value(each));
+      if (!values.every(Boolean)) return null;
+      const shown = values.map((each, i) => numberOf(each, runs.length > 1 && runs[i]));
+      const place = { class: `psb-result-${name}`, title: TERMS[name] };
+      return h("div", place, shown, h("span", {}, about(runs)));
+    });
+    const words = runs.length > 1 ? both(run, other) : this.alone(run, recording);
+    this.element.replaceChildren(...numbers.filter(Boolean), words);
+  }
+
+  // Who waited, and the question.
+  alone(run, recording) {
     const waited = whoWaited(recording);
     const next = otherThan(run.strategy, waited !== NONE);
     const ask = next && button(`What if ${OTHERS[next]}?`, "psb-link", () => this.fork(next));
-    this.element.replaceChildren(
-      ...numbers
-        .filter(Boolean)
-        .map(([name, value, about]) => {
-          const none = /^0\s%/.test(value) ? " psb-none" : "";
-          const place = { class: `psb-result-${name}${none}`, title: TERMS[name] };
-          return h("div", place, h("b", {}, value), h("span", {}, about));
-        }),
-      other && other.time_s !== undefined
-        ? h("p", {}, h("b", {}, called(other)), ` ${inShort(other, run)}`)
-        : h("p", {}, `${waited} `, recording.about.can_fork && ask),
-    );
+    return h("p", {}, `${waited} `, recording.about.can_fork && ask);
   }
+}
+
+// Large numbers: what each is in a run, and the words below it.
+const NUMBERS = [
+  {
+    name: "accuracy",
+    value: ({ val_accuracy: share }) => share !== null && percent(share, 1),
+    about: () => "accuracy reached",
+  },
+  { name: "time", value: ({ time_s }) => `${amount(time_s)} s`, about: clockOf },
+  {
+    name: "waiting",
+    value: ({ idle }) => idle !== null && percent(idle),
+    about: () => "of time spent waiting",
+  },
+  {
+    name: "staleness",
+    value: ({ staleness }) => staleness !== null && staleness.toFixed(1),
+    about: () => "updates missed (mean)",
+  },
+];
+
+// The clock of the runs, and their epochs, if all have as many.
+function clockOf(runs) {
+  const clock = [...new Set(runs.map(({ backend }) => CLOCKS[backend] ?? "wall-clock time"))].join(" and ");
+  const [epochs, other = epochs] = runs.map((run) => amount(run.epochs));
+  return epochs === other ? `${clock}, ${epochs} epoch${epochs === "1" ? "" : "s"}` : clock;
+}
+
+function numberOf(value, run) {
+  const none = /^0\s%/.test(value) ? "psb-none" : undefined;
+  return h("b", { class: none, title: run ? run.label : undefined }, run && dot(`run ${run.number}`), value);
 }
 
 // The strategy of the question what would have been otherwise; none where it would be no other.
@@ -51,35 +77,25 @@ export function otherThan(strategy, anyWaited) {
   return other === strategy ? undefined : other;
 }
 
-// Of a fork, what is otherwise: what was so before stands beside it.
-function called({ label }) {
-  const change = label.split(" -> ").at(-1);
-  const words = IN_SHORT[change.split(" ")[0]];
-  return `${change}${words ? ` (${words})` : ""}:`;
-}
-
-// The same numbers of the run beside it, in one sentence, and what came of older or newer gradients.
-function inShort(run, beside) {
-  const { val_accuracy: accuracy, time_s: time, idle, staleness } = run;
-  const numbers = [
-    accuracy !== null && `${percent(accuracy, 1)} in`,
-    `${amount(time)}\u00a0s,`,
-    idle !== null && `${percent(idle)} of all time waiting,`,
-    staleness !== null && `${staleness.toFixed(1)} updates missed per gradient${trade(run, beside)}`,
-  ];
-  return `${numbers.filter(Boolean).join(" ").replace(/,$/, "")}.`;
+// Which number is whose; of a fork, what is otherwise: what was so before stands beside it.
+function both(run, other) {
+  const change = other.label.split(" -> ").at(-1);
+  const name = ({ number }, text) => h("span", {}, dot(`run ${number}`), text);
+  const against = `${inShort(change)}${trade(other, run)}`;
+  return h("p", {}, name(run, inShort(run.label)), " ", name(other, against));
 }
 
 const AS_STALE = 0.5; // versions; means that differ by less are called the same
 const AS_ACCURATE = 1; // percentage points, as far as one run of each can tell
 
+// What came of older or newer gradients.
 function trade({ val_accuracy: accuracy, staleness }, beside) {
+  if ([accuracy, beside.val_accuracy, staleness, beside.staleness].includes(null)) return "";
   const older = staleness - beside.staleness;
-  if (accuracy === null || beside.val_accuracy === null || beside.staleness === null) return "";
   if (Math.abs(older) < AS_STALE) return "";
   const points = 100 * (accuracy - beside.val_accuracy);
   const by = `${Math.abs(points).toFixed(1)} points ${points < 0 ? "less" : "more"}`;
-  return `: ${older > 0 ? "staler" : "fresher"}, and ${Math.abs(points) < AS_ACCURATE ? "as" : by} accurate`;
+  return `: ${older > 0 ? "staler" : "fresher"}, and ${Math.abs(points) < AS_ACCURATE ? "as" : by} accurate.`;
 }
 
 const ALIKE = 0.1; // shares of waiting that differ by less are reported together

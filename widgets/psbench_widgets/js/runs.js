@@ -1,5 +1,5 @@
 // The table of runs: filtered, sorted, grouped, hidden, and what can be done to each.
-import { button, h, select, svg } from "./dom.js";
+import { button, dot, h, select, svg } from "./dom.js";
 import { popover } from "./popover.js";
 import { amount, percent } from "./recording.js";
 
@@ -172,8 +172,6 @@ export class RunsTable {
         this.send({ kind: "rename", number: run.number, name: name.textContent });
       if (this.late) this.draw();
     };
-    const dot = h("i", { class: "psb-dot" });
-    dot.style.background = run.colour;
     const act = (text, kind, title, shownWhen) =>
       shownWhen &&
       button(text, `psb-act psb-do-${kind}`, () => this.send({ kind, number: run.number }), { title });
@@ -214,7 +212,7 @@ export class RunsTable {
       },
       h("td", { class: "psb-tick-cell" }, tick),
       h("td", { class: "psb-number psb-muted" }, run.number),
-      h("td", {}, h("div", { class: "psb-named" }, dot, name, sparkline(run))),
+      h("td", {}, h("div", { class: "psb-named" }, dot(`run ${run.number}`), name, sparkline(run))),
       h("td", { class: "psb-number psb-result-cell" }, share(run.val_accuracy, 1)),
       h("td", { class: "psb-number" }, isNone(run.time_s) ? "–" : `${amount(run.time_s)} s`),
       h("td", { class: "psb-number" }, share(run.idle)),

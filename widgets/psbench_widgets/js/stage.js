@@ -1,5 +1,5 @@
 // One or two runs on one time axis: timelines, the state at a moment, and the controls that move the moment.
-import { button, h, morph, select } from "./dom.js";
+import { button, dot, h, inShort, morph, select } from "./dom.js";
 import { machine } from "./machine.js";
 import { Moment } from "./moment.js";
 import { Recording } from "./recording.js";
@@ -15,7 +15,6 @@ const READABLE = 220; // spans that can be distinguished in a timeline
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 const FILM = "film"; // the whole run in so many seconds
 const FILM_S = 10;
-const NAME = 44; // letters of a run's name before a sentence
 const PICTURE_MS = 100;
 const KINDS = ["event", "update", "barrier", "epoch", "wait"];
 const CALLED = {
@@ -26,7 +25,9 @@ const CALLED = {
   cancelled: "cancelled work",
 };
 const NEXT = ["compute", "wait", "pull", "send", "cancelled", "switching"]; // as the legend has them
-const ROWS = { one: 30, low: 24, two: 18 }; // pixels of a row: alone, on a low screen, with another run
+// pixels that the row of a worker and all rows of a run may have: what is below is seen too
+const ALONE = { usual: { row: 30, rows: 160 }, low: { row: 24, rows: 125 } };
+const BESIDE = { usual: { row: 18, rows: 96 }, low: { row: 12, rows: 72 } };
 const isLow = matchMedia("(max-height: 800px)");
 
 export class Stage {
@@ -162,19 +163,11 @@ export class Stage {
     if (sought || (!live && (wasRunning || what === "run"))) this.events.moved(this.now, true);
   }
 
-  // Pixels that the row of a worker may have.
-  get highest() {
-    return this.films.length > 1 ? ROWS.two : isLow.matches ? ROWS.low : ROWS.one;
-  }
-
   // Runs beside each other share the axis below the last.
   arrange() {
+    const most = (this.films.length > 1 ? BESIDE : ALONE)[isLow.matches ? "low" : "usual"];
     this.films.forEach(({ recording, timeline }, i) =>
-      timeline.show(recording, {
-        highest: this.highest,
-        isLow: isLow.matches,
-        hasAxis: i === this.films.length - 1,
-      }),
+      timeline.show(recording, { ...most, hasAxis: i === this.films.length - 1 }),
     );
   }
 
@@ -193,18 +186,16 @@ export class Stage {
       return { recording, timeline };
     });
     this.arrange();
-    const titles = recordings.map(({ about }) => about.title ?? about.label);
-    const isAlone = recordings.length === 1;
-    this.name.hidden = !isAlone;
-    this.name.textContent = titles[0];
+    const [{ about }] = recordings;
+    this.name.replaceChildren(...(recordings.length > 1 ? named(about) : [about.title ?? about.label]));
     this.brush = this.worker = null;
     this.zoom = 1;
     this.timelines.replaceChildren(
-      ...this.films.map(({ timeline }, i) =>
+      ...this.films.map(({ recording, timeline }, i) =>
         h(
           "div",
           { class: "psb-film" },
-          !isAlone && h("div", { class: "psb-film-name" }, titles[i]),
+          i > 0 && h("div", { class: "psb-film-name" }, named(recording.about)),
           timeline.element,
         ),
       ),
@@ -475,7 +466,7 @@ export class Stage {
     const { recording, state } = film;
     const phases = looks().phases;
     return [
-      this.films.length > 1 && h("figcaption", { class: "psb-film-name" }, recording.about.label),
+      this.films.length > 1 && h("figcaption", { class: "psb-film-name" }, named(recording.about, inShort)),
       this.picture.value === "machines"
         ? machine(state, recording.about, phases, this.worker, this.pressOf(film))
         : sequence(recording, this.now, phases, this.isCollective(film)),
@@ -491,25 +482,27 @@ export class Stage {
     const isAsked = this.moment.sought !== null || !this.moment.isLoaded();
     const shown = (time) => time.toFixed(digits(this.end));
     const lines = this.text
-      ? [["", "", this.text]]
+      ? [[null, "", "", this.text]]
       : isAsked
-        ? [["", "", "Loading …"]]
+        ? [[null, "", "", "Loading …"]]
         : this.films.map(({ state, recording }) => [
-            this.films.length > 1 ? `${inShort(recording.about.label)}: ` : "",
+            ...(this.films.length > 1 ? calledInShort(recording.about) : [null, ""]),
             ...sentence(state, {
               ...{ chosen: this.worker, ended: state.ended, running: this.running },
               ...{ end: recording.whole, shown },
             }),
           ]);
-    const text = lines.map(([head, bold, rest]) => `${head}${bold} ${rest}`.trim());
+    const text = lines.map(([, head, bold, rest]) => `${head}${bold} ${rest}`.trim());
     if (text.join("\n") === this.written) return;
     this.written = text.join("\n");
     this.why.replaceChildren(
-      ...lines.map(([head, bold, rest]) => h("p", {}, head, bold && h("b", {}, bold), bold && " ", rest)),
+      ...lines.map(([key, head, bold, rest]) =>
+        h("p", {}, key && dot(key), head, bold && h("b", {}, bold), bold && " ", rest),
+      ),
     );
     this.why.classList.toggle(
       "psb-waiting",
-      lines.some(([, bold]) => / (is|are) waiting/.test(bold) && !bold.startsWith("No worker")),
+      lines.some(([, , bold]) => / (is|are) waiting/.test(bold) && !bold.startsWith("No worker")),
     );
   }
 
@@ -521,8 +514,11 @@ export class Stage {
   }
 }
 
-// A name in a sentence, which has to stay in its box; the whole name stands above the timeline.
-const inShort = (label) => (label.length > NAME ? `${label.slice(0, NAME - 1)}…` : label);
+// The name of one of two runs, in its colour.
+const named = ({ key, label }, as = (name) => name) => [dot(key), as(label)];
+
+// The same in a sentence, which has to stay in its box.
+const calledInShort = ({ key, label }) => [key, `${inShort(label)}: `];
 
 const digits = (end) => Math.max(1, Math.min(4, 5 - Math.ceil(Math.log10(end || 1))));
 

@@ -84,7 +84,7 @@ export class Strip {
       found.shares.push(sum / INSTANTS);
     }
     if (found.times.length > 4 * PARTS)
-      for (const name of ["begins", "times", "shares"]) found[name] = found[name].filter((_, i) => i % 2);
+      this.gathered.set(about.key, thinned(found, (GAP * whole) / PARTS));
   }
 
   // The share of the workers that wait around a time; null where it is not known.
@@ -103,9 +103,12 @@ export class Strip {
       const gap = begins[first] - times[first - 1]; // no number where one is missing
       return gap <= (GAP * whole) / PARTS ? shares[first] : null;
     }
-    let sum = 0;
-    for (let i = first; i < stop; i++) sum += shares[i];
-    return sum / (stop - first);
+    let [sum, known] = [0, 0];
+    for (let i = first; i < stop; i++) {
+      sum += shares[i] * (times[i] - begins[i]);
+      known += times[i] - begins[i];
+    }
+    return sum / known;
   }
 
   draw(recordings, from, to, now, end, text) {
@@ -159,4 +162,19 @@ export class Strip {
     this.track.onpointermove = (event) => this.events.at(time(event));
     this.track.onlostpointercapture = () => (this.track.onpointermove = null);
   }
+}
+
+// Of two neighbours one part, with the mean of both; not of two between which more than `most` seconds are
+// missing.
+export function thinned({ begins, times, shares }, most) {
+  const found = { begins: [], times: [], shares: [] };
+  for (let i = 0; i < times.length; i++) {
+    const next = begins[i + 1] - times[i] <= most ? i + 1 : i;
+    const [own, others] = [times[i] - begins[i], times[next] - begins[next]];
+    found.begins.push(begins[i]);
+    found.times.push(times[next]);
+    found.shares.push((own * shares[i] + others * shares[next]) / (own + others));
+    i = next;
+  }
+  return found;
 }

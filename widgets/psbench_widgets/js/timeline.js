@@ -9,7 +9,6 @@ const TICKS = 6; // of the versions alone
 // waiting stands out: full and hot; what travels is half as high as what is computed
 const THICK = { compute: 0.86, pull: 0.43, send: 0.43, wait: 0.86, switching: 0.43, cancelled: 0.43 };
 const COUNTABLE = 5; // pixels from which a span is parted from the next
-const TALLEST = { low: 125, usual: 160 }; // pixels of all rows without bands: what is below is seen too
 const BAND = 14; // pixels of a row where there are bands: each has its name
 const TOTAL_BAR = 40; // pixels of a total in a row that is lower
 const SPELLED = 26; // rows so high have room for words below their totals
@@ -40,17 +39,16 @@ export class Timeline {
     this.canvas.onwheel = (event) => this.wheel(event);
   }
 
-  // highest: pixels that a row may have; isLow: whether the screen is low; hasAxis: whether no timeline below
-  // it has the same axis
-  show(recording, { highest, isLow, hasAxis }) {
+  // row, rows: pixels that a row, and all rows without bands, may have; hasAxis: whether no timeline below it
+  // has the same axis
+  show(recording, { row, rows, hasAxis }) {
     this.recording = recording;
     this.bands.forget();
     this.axisHeight = hasAxis ? AXIS : TICKS;
     this.order = recording.workers.length > MANY ? bySpeed(recording.steps) : [];
     this.arrange([]);
     const least = this.order.length ? BAND : 3;
-    const tallest = isLow ? TALLEST.low : TALLEST.usual;
-    this.row = Math.max(least, Math.min(highest, Math.floor(tallest / this.shown.length)));
+    this.row = Math.max(least, Math.min(row, Math.floor(rows / this.shown.length)));
     this.height = this.row * this.shown.length + this.axisHeight;
     this.canvas.style.height = `${this.height}px`;
   }
