@@ -249,7 +249,8 @@ function notes(run, span) {
   if (run.same_as) lines.unshift(h("div", { class: "psb-muted psb-same" }, `the same run as ${run.same_as}`));
   if (run.error) {
     const last = run.error.trim().split("\n").at(-1);
-    lines.push(h("details", { class: "psb-traceback" }, h("summary", {}, last), h("pre", { tabindex: "0" }, run.error)));
+    const whole = h("pre", { tabindex: "0" }, run.error);
+    lines.push(h("details", { class: "psb-traceback" }, h("summary", {}, last), whole));
   }
   return lines.length
     ? [h("tr", { class: "psb-note-row" }, h("td", {}), h("td", { colspan: span - 1 }, lines))]
