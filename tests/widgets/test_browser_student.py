@@ -266,6 +266,7 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
     spans = panel.web.locator(".psb-result p span").all_text_contents()
     assert spans[0] == "one slow worker"
     assert re.fullmatch(r"asp at [\d.]+ s: staler, and as accurate\.", spans[1])
+    forked_s = panel.web.evaluate(now)
     for width, height in sorted(ONE_SCREEN, reverse=True):
         stands = panel.web.evaluate(now)
         panel.look(width, height, "light")
@@ -275,9 +276,10 @@ def test_a_student_predicts_runs_rewinds_reads_why_forks_and_compares(
         assert panel.web.evaluate(now) == stands
         assert panel.web.evaluate(SHOWN) == [], width
         the_sentence_stays_in_its_box(panel)  # both sentences, whole
-        panel.web.evaluate(go, first_wait)
+        panel.web.evaluate(go, 2 * first_wait)
         panel.settle()
     assert not panel.web.is_visible(".psb-gaps")  # what was expected was expected of one run
+    panel.web.evaluate(go, forked_s)
     panel.shot(screenshots / "lab-fork-light.png")
     assert panel.audit() == []
     student.press(".psb-tab-compare")
