@@ -70,6 +70,11 @@ def test_without_timed_links_the_latency_between_workers_is_measured():
     assert row.update_s.mean == pytest.approx(truth.update_s, rel=0.05)
 
 
+def test_sums_alone_are_fitted_as_what_passes_a_server():
+    """There is nothing else to fit to; their own part would be counted twice."""
+    assert Calibration.of([ps.run(PEERS.but(strategy="all_reduce"))]).peers is None
+
+
 def test_a_profile_with_peers_is_read_again(fitted, tmp_path):
     file = tmp_path / "profile.yaml"
     fitted.to_yaml(file)
@@ -134,8 +139,8 @@ def test_what_a_sum_takes_beyond_its_links_is_shared_by_its_messages():
     for beyond_s, expected_s in ((5e-4, 5e-4), (-1e-3, -1e-3), (-0.1, -8e-3), (9.9, 9.9), (20.0, 10.0)):
         whole_s = 2 * 9e-3 + 35e-3 + 6 * beyond_s
         # pushes that end no sum have 0
-        took = [max(1e-3, whole_s + each) for each in (-1e-4, 1e-4, 0.0) * 8]
-        fit_peers(found := Fit(cluster=dict(RACKS)), [sums([0.0] * 4 + took), sums([0.0] * 4)], 0, 0.0)
+        took = [max(1e-3, whole_s + each) for each in (-1e-4,) * 12 + (1e-4,) * 12]
+        fit_peers(found := Fit(cluster=dict(RACKS)), [sums([0.0] * 4 + took[:12]), sums(took[12:])], 0, 0.0)
         assert found.peers.beyond_s == pytest.approx(expected_s, abs=1e-6)
         hop_s = sum(max(0.0, each + expected_s / 2) for each in RACKS["peer_latency_s"]) / 2 + 5e-4
         value, low, high, source = found.fitted[HOP]
@@ -176,5 +181,7 @@ def test_reports_and_orders_are_those_of_each_worker_without_the_decision():
         usual_s = 1e-3 * 2**worker + ahead_s
         assert sorted(up) == pytest.approx([usual_s] * 7 + [usual_s + 4e-3])
         assert down == pytest.approx((usual_s,) * 8)
+    fit_peers(many := Fit(cluster=dict(RACKS)), [sums([0.1] * 160)], 0, 0.0)
+    assert {len(end) for end in many.peers.seconds} == {32}
     fit_peers(found := Fit(cluster=dict(RACKS)), both[1:], 0, 1.0)
     assert {second for end in found.peers.seconds for second in end} == {1e-6}

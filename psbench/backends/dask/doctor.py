@@ -45,8 +45,8 @@ _LARGEST = 1 << 30
 _ANSWER_S, _IDLE_S = 3.0, 15.0
 #: seconds in which steps are timed, of one worker of each machine at a time: as many as fit, at least one
 _STEPS_S = 25.0
-#: seconds in which links are timed: at least one round of pairs, more if they fit; and of them those in which
-#: links to the server's worker are timed alone, before
+#: seconds in which links are timed: at least one round of pairs, more if they and all links to the server's
+#: worker at once fit; and of them those in which links to the server's worker are timed alone, before
 _LINKS_S, _TO_SERVER_S = 90.0, 45.0
 #: seconds between two lines of progress
 _LINE_EVERY_S = 5.0
@@ -343,9 +343,11 @@ class _Doctor:
                 )
                 found.links |= self._timed({(other, server): addresses[server]})
         rounds_began, all_rounds = time.monotonic(), rounds(found.workers)
+        # all at once take at most about as long as one by one
+        at_once_s = (rounds_began - began) / len(found.links) * len(others)
         for number, pairs in enumerate(all_rounds):
             took = (time.monotonic() - rounds_began) / max(1, number)
-            if number and time.monotonic() + took > began + _LINKS_S:
+            if number and time.monotonic() + took + at_once_s > began + _LINKS_S:
                 break
             count = len(found.links)
             self._progress(

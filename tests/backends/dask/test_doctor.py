@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,6 +103,28 @@ def test_when_time_is_over_every_worker_was_timed(
     assert (
         " of 30 links were timed, those to the server's worker first, as many as fit into 0" in found.sampled
     )
+
+
+def test_links_at_once_are_within_the_time_of_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 16 workers: 2 s a link alone, 10 s those of a round each way, 30 s all to the server at once."""
+    now, together = 0.0, list[int]()
+
+    def timed(self: Any, ways: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Link]:
+        nonlocal now
+        now += {1: 2.0, 15: 30.0}.get(len(ways), 10.0)
+        together.append(len(ways))
+        return dict.fromkeys(ways, Link(1e-4, 900.0, 900.0))
+
+    monkeypatch.setattr(doctor._Doctor, "_timed", timed)
+    monkeypatch.setattr(doctor._Doctor, "_echoes", lambda self, of: nullcontext(dict.fromkeys(of)))
+    monkeypatch.setattr(doctor, "time", SimpleNamespace(monotonic=lambda: now))
+    examined = object.__new__(doctor._Doctor)
+    examined._found, examined._on_step, examined._next_line_s = Diagnosis([*"abcdefghijklmnop"]), print, 0.0
+    examined._time_links()
+    assert together[:15] == [1] * 15
+    assert together[-1] == 15
+    assert len(together) == 15 + 2 + 1
+    assert now <= doctor._LINKS_S
 
 
 def test_many_workers_are_summed_up_with_the_slowest() -> None:
