@@ -24,6 +24,7 @@ from psbench.core.switching_strategy import AnyStrategy
 from psbench.errors import UnknownName
 from psbench.metrics.record import RunRecord
 from psbench.percents import percent
+from psbench.system.private_apis import unchecked
 
 #: label -> runs that differ in their seed only
 RunsByLabel: TypeAlias = Mapping[str, Sequence[RunRecord]]
@@ -38,6 +39,7 @@ SEQUENCE_VERSIONS = 5
 FATES = "Blue: used, the lighter the older (versions made meanwhile). Violet: never used, and why."
 
 
+@unchecked()
 def run_chart(
     run: RunRecord,
     *names: str,
@@ -76,6 +78,7 @@ def run_chart(
     return _chosen([*figures, *(rest if names else [])], names, width)
 
 
+@unchecked()
 def comparison_chart(groups: RunsByLabel, *names: str, x: str = "time_s", width: int = 640) -> Sheet:
     """Return the stacked charts of a comparison.
 
@@ -100,6 +103,7 @@ def _chosen(figures: Sequence[Figure], names: Sequence[str], width: int) -> Shee
     )
 
 
+@unchecked()
 def worker_figures(
     run: RunRecord, label: str | None = None, among: Sequence[str] | None = None
 ) -> list[Figure]:
@@ -229,6 +233,7 @@ def _rule(grown: GrowingTables) -> list[Figure]:
     return [Figure(distributions.rule_chart(table), table, name="rule")] if len(table) else []
 
 
+@unchecked()
 def server_figures(run: RunRecord) -> list[Figure]:
     """Return the figures about servers: initial contents, if there are several, and utilisation."""
     found = tables.server_tables(run)
@@ -272,12 +277,14 @@ def lost_figures(run: RunRecord) -> list[Figure]:
     return [Figure(lost_updates_chart(table), table, note, "lost_updates")] if len(table) else []
 
 
+@unchecked()
 def label_figures(run: RunRecord) -> list[Figure]:
     """Return the distribution of labels over the workers, if it was recorded."""
     table = tables.label_table(run.meta)
     return [] if table is None else [Figure(workers.label_chart(table), table, name="labels")]
 
 
+@unchecked()
 def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
     """Return a sequence diagram of the messages at the beginning of a run.
 
@@ -295,6 +302,7 @@ def sequence_figure(run: RunRecord, stop_s: float | None = None) -> Figure:
     return Figure(sequence_chart(table, run.meta["num_workers"], title), table, note, "sequence")
 
 
+@unchecked()
 def tree_figure(tree: metrics.ComputationTree, first: int = 0, nodes: int = NODES) -> Figure:
     """Return a part of the computation tree as a figure.
 
@@ -315,6 +323,7 @@ def tree_figure(tree: metrics.ComputationTree, first: int = 0, nodes: int = NODE
     return Figure(tree_chart(table), table, note, "tree")
 
 
+@unchecked()
 def comparison_figures(groups: RunsByLabel, x: str = "time_s") -> list[Figure]:
     """Return the figures that compare strategies: time use, waiting, staleness, lead, bytes."""
     use = tables.stacked([tables.time_use_table(runs, label=label) for label, runs in groups.items()])

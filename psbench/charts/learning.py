@@ -12,8 +12,10 @@ from psbench.charts.curves import AXES, axes_of, axis_of, curve, with_seeds
 from psbench.charts.figure import Figure
 from psbench.metrics import clock_of
 from psbench.metrics.record import RunRecord
+from psbench.system.private_apis import unchecked
 
 
+@unchecked()
 def curves(
     runs: Sequence[RunRecord],
     labels: Sequence[str],

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: jsonschema's, for addresses in any script; Jupyter's dependencies install it
 NAME = "rfc3987_syntax"
 _MAIN = threading.Lock()
+_CHECKS = threading.Lock()
+_before = list[bool]()  # of each block without checks that has begun
 
 
 # -------------------------------------------------------------------- Python
@@ -145,6 +147,28 @@ def defer_grammar() -> None:
 
 
 # -------------------------------------------------------------------- Altair
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Make charts in this block without a check of each of their parts, which takes a third of the time.
+
+    Charts are checked as a whole by tests. Needs that Altair checks what is made where
+    `altair.utils.schemapi.DEBUG_MODE` is set. All threads share it, and those of panels draw at once: the
+    last block to end sets it as it was.
+    """
+    from altair.utils import schemapi
+
+    with _CHECKS:
+        _before.append(schemapi.DEBUG_MODE)
+        schemapi.DEBUG_MODE = False
+    try:
+        yield
+    finally:
+        with _CHECKS:
+            before = _before.pop()
+            if not _before:
+                schemapi.DEBUG_MODE = before
 
 
 @cache

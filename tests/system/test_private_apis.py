@@ -85,6 +85,19 @@ def test_a_wrong_usage_has_what_is_said_of_it() -> None:
     assert error.ctx is None
 
 
+def test_parts_of_charts_are_checked_again_when_the_last_block_has_ended() -> None:
+    rows = [{"x": 1.0}, "no row"]
+    with schemapi.debug_mode(True):
+        first, second = private_apis.unchecked(), private_apis.unchecked()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        alt.InlineData(values=rows)
+        second.__exit__(None, None, None)
+        with pytest.raises(jsonschema.ValidationError):
+            alt.InlineData(values=rows)
+
+
 def test_rows_of_charts_are_neither_checked_one_by_one_nor_copied() -> None:
     rows = [{"x": 1.0}, "no row"]
     chart = alt.Chart(private_apis.unchecked_rows()(values=rows)).mark_line().encode(x="x:Q")

@@ -20,6 +20,7 @@ from psbench.charts.growing import Columns, GrowingTables
 from psbench.core.log import EventLog
 from psbench.experiment import Experiment
 from psbench.percents import UNIT
+from psbench.system.private_apis import unchecked
 from psbench_widgets.livechart import LiveChart
 from psbench_widgets.static_picture import as_columns, bare
 
@@ -237,7 +238,8 @@ class Figures:
         who = ((each.label, places[each.label]) for each in shown) if figure.names_runs else ()
         key = (figure.key, *who, about)
         if key not in self._made:
-            self._made[key] = bare(figure.make_chart(shown, *about))
+            with unchecked():
+                self._made[key] = bare(figure.make_chart(shown, *about))
         return self._made[key]
 
     def warm(self, experiment: Experiment) -> None:
