@@ -495,7 +495,6 @@ def test_runs_are_renamed(panel: Direct) -> None:
 
 
 def test_the_runs_are_a_table_with_a_menu_in_each_row(panel: Direct) -> None:
-    panel.look(1366, 768, "light")
     web = panel.web
     web.click(".psb-tab-compare")
     rows = web.locator(".psb-runs tr[data-number]")
