@@ -148,7 +148,7 @@ def _split_scope(nodeid: str) -> str:
         return "cluster"
     if file in IN_JUPYTERLAB:
         return "jupyterlab"
-    if file.startswith("tests/widgets/test_browser"):
+    if file.startswith(("tests/widgets/test_browser", "tests/widgets/test_handout")):
         return "browser"
     if file.startswith("tests/oracles/"):
         return "oracles"

@@ -35,10 +35,10 @@
   for (let i = 0; i < texts.length; i++) {
     for (let j = i + 1; j < texts.length; j++) {
       const [a, b] = [texts[i], texts[j]];
-      if (a.node === b.node || layer(a.element) !== layer(b.element)) continue;
       const wide = Math.min(a.shown.right, b.shown.right) - Math.max(a.shown.left, b.shown.left);
       const high = Math.min(a.shown.bottom, b.shown.bottom) - Math.max(a.shown.top, b.shown.top);
-      if (wide > 1.5 && high > 4) problems.push(`"${a.text}" over "${b.text}"`);
+      if (wide <= 1.5 || high <= 4 || a.node === b.node || layer(a.element) !== layer(b.element)) continue;
+      problems.push(`"${a.text}" over "${b.text}"`);
     }
   }
   for (const { element, box, text } of texts) {
@@ -71,11 +71,11 @@
     const style = getComputedStyle(element);
     const back = paper(element);
     const colour = element instanceof SVGElement ? (style.fill === "none" ? style.color : style.fill) : style.color;
-    if (!/^rgb/.test(colour)) continue;
+    if (!/^(rgb|color\(srgb )/.test(colour)) continue;
     const front = over(numbers(colour), back);
     const [a, b] = [light(front), light(back)].sort((x, y) => y - x);
     const ratio = (a + 0.05) / (b + 0.05);
-    if (ratio < 4.45) problems.push(`"${text.slice(0, 40)}" has a contrast of ${ratio.toFixed(2)} (${element.className?.baseVal ?? element.className})`);
+    if (ratio < 4.495) problems.push(`"${text.slice(0, 40)}" has a contrast of ${ratio.toFixed(2)} (${element.className?.baseVal ?? element.className})`);
   }
   for (const { element, text } of texts)
     if (element.closest("svg.marks") && /\de[+-]?\d/.test(text)) problems.push(`"${text}" is a number for machines`);

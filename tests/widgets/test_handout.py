@@ -16,6 +16,8 @@ from psbench.runs.execution import run
 from psbench_widgets import playback as films
 from psbench_widgets.handout import write_handout
 
+from .jupyter import seldom_asking
+
 MOST_BYTES = 5_000_000
 
 
@@ -66,7 +68,7 @@ def test_it_opens_alone_and_rewinds(
 ) -> None:
     path = write_handout([done, done], tmp_path / "run.html", ["the first", "the second"])
     context = chromium.new_context(viewport={"width": 1366, "height": 768}, color_scheme=scheme)
-    web, wrong, asked = context.new_page(), [], []
+    web, wrong, asked = seldom_asking(context.new_page()), [], []
     web.on("pageerror", lambda error: wrong.append(str(error)))
     web.on("request", lambda request: asked.append(request.url))
     web.goto(path.as_uri())
