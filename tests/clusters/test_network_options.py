@@ -329,7 +329,8 @@ def test_messages_between_workers_take_what_every_pair_of_options_says(names):
         links, more = PeerLinks(profile, size), pauses[sender] + pauses[receiver]
         more += alone.ends(sender, receiver)
         assert links.send(sender, receiver, now) == pytest.approx(now + size / rate + waits + more)
-    rings = PeerLinks(profile, size), Network(profile)
+    shares = options.get("servers", [1.0])
+    rings = PeerLinks(profile, size), Network(profile, len(shares), shares)
     rings[1].advance(now)
     assert rings[0].ring([0, 1, 2], now) == pytest.approx(now + rings[1].ring(size, [0, 1, 2]))
 
