@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from psbench.backends.simulated.peer_links import PeerLinks
+from psbench.backends.simulated.transfers import Reports
 from psbench.clusters import Custom, Network
 from psbench.clusters.link_times import LinkTimes
 from psbench.clusters.shared_link import SharedLink
@@ -306,6 +307,9 @@ def test_reports_and_orders_wait_for_models_on_the_same_link():
     assert [links.send(0, 2, 0.0), links.send(1, 0, 0.0)] == [2.5, 2.5]
     again.load_state_dict(json.loads(json.dumps(links.state_dict())))
     for each in (links, again):
+        # worker 1 reports when its own model has left, at 1.0
+        messages = Reports(Network(racks), each)
+        assert (messages.down(1, 0, 0.5), messages.up(2, 0, 0.5), messages.up(1, 0, 0.5)) == (1.5, 1.5, 2.5)
         assert [each.order_arrives(1, at_s) for at_s in (0.5, 1.0, 2.75)] == [0.5, 1.5, 2.75]
         assert [each.report_arrives(worker, 1.0) for worker in range(WORKERS)] == [1.0, 1.5, 1.5]
     # a model's pauses come after its first bytes, which an order waits for, and the receiver's process later
