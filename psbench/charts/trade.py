@@ -20,7 +20,7 @@ _ROOM = 18
 _WIDTHS, _HEIGHT = (200, 280, 360, 440, 520), 90
 #: axes reach further than what is drawn
 _DRAWN = 0.8
-#: width of a letter and height of a line of text, in pixels
+#: mean width of a character and line height of the labels, in pixels
 _LETTER, _LINE = 6.2, 12
 #: pixels from a point to the middle of its name, and from the run's point to its name
 _RAISED, _OWN = 12, (9, 11)

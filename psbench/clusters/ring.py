@@ -81,7 +81,10 @@ def two_levels_s(groups: Sequence[Hops], between: Sequence[Hops], pieces: int) -
 
 
 def _go_round(ring: Hops, pieces: int, steps: Iterable[int], has: Doubles, free: Doubles) -> None:
-    """Update when members have what they wait for, and when their links are free, by steps of a ring."""
+    """Advance a ring by some steps.
+
+    `has` and `free` are updated: seconds at which each worker has the piece that it awaits, and its link.
+    """
     members, size = list(ring.members), len(ring.members)
     own, links = has[members], free[members]
     passes, latencies, places = np.array(ring.passes_s), np.array(ring.latencies_s), np.arange(size)
