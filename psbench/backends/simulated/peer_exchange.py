@@ -57,7 +57,7 @@ class PeerExchange(WorkersExchange):
         self._searched_from = _SMALL  #: so many of these, or of their arrivals, are searched for old ones
         self._mixed: dict[int, ModelVectors] = {}  #: models that their workers are released with
         self._ready_s: dict[int, float] = {}  #: when those have arrived
-        self._messages: dict[int, int] = {}  #: how many messages they take
+        self._messages: dict[int, int] = {}  #: how many messages their processes handle for them
         self._began_from: dict[int, Tensor] = {}  #: models that steps under way began from
         self._versions: dict[int, int] = {}  #: of each worker, as far as exchanges are performed
 
